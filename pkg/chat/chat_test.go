@@ -1,0 +1,62 @@
+package chat
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestTurnIDIsATokenAndStable(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		id := rapid.String().Draw(t, "local_id")
+		token := TurnID(id)
+		require.Equal(t, token, TurnID(id))
+		require.True(t, plain(token), "%q", token)
+		if token != id {
+			require.True(t, strings.HasPrefix(token, "h-"))
+			require.NotEqual(t, token, TurnID(token), "a client cannot choose the hashed form of another id")
+		}
+	})
+}
+
+func TestSubjectsReadBack(t *testing.T) {
+	turn := Turn{Session{7, 12}, "m1"}
+	for _, k := range []Kind{Asked, Step, Signal, Stop, Answer} {
+		for _, subject := range []string{turn.Subject(k), turn.Subject(k) + ".31"} {
+			got, kind, err := ParseSubject(subject)
+			require.NoError(t, err)
+			require.Equal(t, turn, got)
+			require.Equal(t, k, kind)
+		}
+	}
+	got, err := ParseTurn(turn.String())
+	require.NoError(t, err)
+	require.Equal(t, turn, got)
+	s, err := ParseDelta(turn.Delta())
+	require.NoError(t, err)
+	require.Equal(t, turn.Session, s)
+	for _, subject := range []string{turn.Signal("k1"), turn.Timer("k1")} {
+		w, key, err := ParseWork(subject)
+		require.NoError(t, err)
+		require.Equal(t, turn, w)
+		require.Equal(t, "k1", key)
+	}
+}
+
+func FuzzParseSubject(f *testing.F) {
+	f.Add("butler.chat.1.2.m.asked.3")
+	f.Add("butler.chat.1.2.summary")
+	f.Add("butler.chat.-1.2.m.asked")
+	f.Fuzz(func(t *testing.T, s string) {
+		turn, kind, err := ParseSubject(s)
+		if err != nil {
+			return
+		}
+		again, k2, err := ParseSubject(turn.Subject(kind))
+		require.NoError(t, err)
+		require.Equal(t, turn, again)
+		require.Equal(t, kind, k2)
+	})
+}
