@@ -1,0 +1,47 @@
+package storage
+
+import "strings"
+
+// Dialect is the SQL that a database speaks.
+type Dialect string
+
+const (
+	// SQLite is SQLite in a file, with one writer.
+	SQLite Dialect = "sqlite"
+	// Postgres is PostgreSQL 13 or later.
+	Postgres Dialect = "postgres"
+)
+
+// ILike is the operator that compares text with a pattern without regard to case (of ASCII letters at least). The
+// pattern's escape character is the backslash: use it with EscapeLike and ESCAPE '\'.
+func (d Dialect) ILike() string {
+	if d == Postgres {
+		return "ILIKE"
+	}
+	return "LIKE"
+}
+
+// ForKeyShare ends a SELECT whose rows must not be deleted before the transaction ends. SQLite has one writer and
+// needs nothing.
+func (d Dialect) ForKeyShare() string {
+	if d == Postgres {
+		return " FOR KEY SHARE"
+	}
+	return ""
+}
+
+// EscapeLike gives the LIKE pattern that matches text anywhere, literally.
+func EscapeLike(text string) string {
+	return "%" + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(text) + "%"
+}
+
+// clean makes text arguments such as both databases can hold: PostgreSQL refuses NUL and invalid UTF-8, so they
+// become U+FFFD, in both dialects alike.
+func clean(args []any) []any {
+	for i, arg := range args {
+		if s, ok := arg.(string); ok {
+			args[i] = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+		}
+	}
+	return args
+}
