@@ -1,0 +1,225 @@
+package config
+
+import (
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"time"
+)
+
+// Setting describes one setting.
+type Setting struct {
+	Key         string // in the YAML file, sections with dots
+	Env         string // environment variable
+	Default     string // as it would be written; "" for none
+	DefaultNote string // what an empty or computed default means
+	Description string // English, one or two sentences
+	Secret      bool   // never shown
+	Reloadable  bool   // takes effect on SIGHUP or POST /config/reload, without a restart
+	List        bool   // several values: a YAML sequence, or commas in the environment
+}
+
+type entry struct {
+	Setting
+	parse func(s *Settings, text string) error
+	show  func(s *Settings) string
+	same  func(a, b *Settings) bool
+	copy  func(to, from *Settings)
+}
+
+// bind ties a setting to its field and fills in what the table says about it.
+func bind[T any](key, env, def string, c codec[T], field func(*Settings) *T, description string,
+	opts ...func(*Setting)) entry {
+	e := entry{
+		Setting: Setting{Key: key, Env: env, Default: def, Description: description},
+		parse: func(s *Settings, text string) error {
+			v, err := c.parse(text)
+			if err != nil {
+				return err
+			}
+			*field(s) = v
+			return nil
+		},
+		show: func(s *Settings) string { return c.format(*field(s)) },
+		same: func(a, b *Settings) bool { return equal(field(a), field(b)) },
+		copy: func(to, from *Settings) { *field(to) = *field(from) },
+	}
+	for _, o := range opts {
+		o(&e.Setting)
+	}
+	return e
+}
+
+func hidden(s *Setting)     { s.Secret = true }
+func reloadable(s *Setting) { s.Reloadable = true }
+func several(s *Setting)    { s.List = true }
+
+func note(text string) func(*Setting) {
+	return func(s *Setting) { s.DefaultNote = text }
+}
+
+// table gives every setting, in the order of the reference page. It depends on the environment only where a default is
+// a path below the home folder; dataDir is the default of data_dir.
+func table(home, dataDir string) []entry {
+	file := path(home)
+	return []entry{
+		bind("data_dir", "BUTLER_DATA_DIR", dataDir, file,
+			func(s *Settings) *string { return &s.DataDir },
+			"Folder for everything that Butler keeps on this machine: the log, the SQLite database, keys.",
+			note("`$XDG_DATA_HOME/butler`, else `~/.local/share/butler`")),
+
+		bind("http.addr", "BUTLER_HTTP_ADDR", "127.0.0.1:8080", addr(),
+			func(s *Settings) *string { return &s.HTTP.Addr },
+			"Where the gateway listens: page, API and WebSocket. Put a proxy with TLS before it, or write 0.0.0.0:8080, "+
+				"to let other machines in."),
+		bind("http.public_url", "BUTLER_PUBLIC_URL", "", origin(),
+			func(s *Settings) *string { return &s.HTTP.PublicURL },
+			"Where people reach the gateway when that is not its own address, such as https://butler.example.org.",
+			note("the gateway's own address")),
+		bind("http.trusted_proxies", "BUTLER_TRUSTED_PROXIES", "", prefixes(),
+			func(s *Settings) *[]netip.Prefix { return &s.HTTP.TrustedProxies },
+			"Networks of the proxies whose X-Forwarded-For is believed, such as 10.0.0.0/8.",
+			several, note("nobody is believed")),
+		bind("http.allowed_origins", "CORS_ALLOWED_ORIGINS", "", origins(),
+			func(s *Settings) *[]string { return &s.HTTP.AllowedOrigins },
+			"Web origins beside Butler's own whose pages may call the API.", several, note("only Butler's own pages")),
+		bind("http.cookie_secure", "BUTLER_COOKIE_SECURE", "auto",
+			oneOf(CookieSecureAuto, CookieSecureAlways, CookieSecureNever),
+			func(s *Settings) *CookieSecure { return &s.HTTP.CookieSecure },
+			"Whether browsers send the sign-in cookie over https only: auto (when people come by https), true or false."),
+
+		bind("ops.addr", "BUTLER_OPS_ADDR", "127.0.0.1:8081", addr(),
+			func(s *Settings) *string { return &s.Ops.Addr },
+			"Where /health, /ready and /metrics listen. They ask for no password: keep this address internal."),
+
+		bind("nats.url", "BUTLER_NATS_URL", "", links("nats", "tls", "ws", "wss"),
+			func(s *Settings) *string { return &s.NATS.URL },
+			"NATS servers with JetStream, commas between them.", note("an embedded server")),
+		bind("nats.addr", "BUTLER_NATS_ADDR", "127.0.0.1:4222", addr(),
+			func(s *Settings) *string { return &s.NATS.Addr },
+			"Where the embedded NATS server listens."),
+		bind("nats.credentials", "BUTLER_NATS_CREDENTIALS", "", file,
+			func(s *Settings) *string { return &s.NATS.Credentials },
+			"File with an nkey seed, or a .creds file, with which this process signs in to NATS.", note("none")),
+		bind("nats.sync", "BUTLER_NATS_SYNC", "always", syncInterval(),
+			func(s *Settings) *time.Duration { return &s.NATS.SyncInterval },
+			"When the embedded server writes events through to disk: always (before each is acknowledged), or a duration "+
+				"such as 2m. A duration is faster, and a power cut loses what was acknowledged within it."),
+		bind("nats.replicas", "BUTLER_NATS_REPLICAS", "1", replicas(),
+			func(s *Settings) *int { return &s.NATS.Replicas },
+			"Copies of each stream: 1, 3 or 5; not more than there are NATS servers."),
+
+		bind("database.url", "BUTLER_DATABASE_URL", "", link(true, "postgres", "postgresql"),
+			func(s *Settings) *string { return &s.Database.URL },
+			"PostgreSQL, such as postgres://user:password@host:5432/butler?sslmode=verify-full.",
+			hidden, note("SQLite in the data folder")),
+
+		bind("rpc.token", "INTERNAL_SERVICE_TOKEN", "", secret(32),
+			func(s *Settings) *Secret { return &s.RPC.Token },
+			"What services show each other over gRPC: the same in each, 32 characters or more (openssl rand -hex 32).",
+			hidden, note("generated by `butler up`; needed by single services")),
+		bind("rpc.brain_addr", "BUTLER_BRAIN_ADDR", "127.0.0.1:8092", addr(),
+			func(s *Settings) *string { return &s.RPC.BrainAddr },
+			"Where butler-brain listens for gRPC."),
+		bind("rpc.brain_target", "BUTLER_BRAIN_TARGET", "", target(),
+			func(s *Settings) *string { return &s.RPC.BrainTarget },
+			"Where other services reach butler-brain: host:port, or dns:///name:port to spread over its replicas.",
+			note("`BUTLER_BRAIN_ADDR`")),
+		bind("rpc.registry_addr", "BUTLER_REGISTRY_ADDR", "127.0.0.1:8093", addr(),
+			func(s *Settings) *string { return &s.RPC.RegistryAddr },
+			"Where agent-registry listens for gRPC."),
+		bind("rpc.registry_target", "BUTLER_REGISTRY_TARGET", "", target(),
+			func(s *Settings) *string { return &s.RPC.RegistryTarget },
+			"Where other services reach agent-registry: host:port, or dns:///name:port to spread over its replicas.",
+			note("`BUTLER_REGISTRY_ADDR`")),
+		bind("rpc.tls_cert", "BUTLER_TLS_CERT", "", file,
+			func(s *Settings) *string { return &s.RPC.TLSCert },
+			"PEM file with this service's certificate for mutual TLS over gRPC. It, the key and the CA go together.",
+			note("no TLS")),
+		bind("rpc.tls_key", "BUTLER_TLS_KEY", "", file,
+			func(s *Settings) *string { return &s.RPC.TLSKey },
+			"PEM file with the key of BUTLER_TLS_CERT.", note("no TLS")),
+		bind("rpc.tls_ca", "BUTLER_TLS_CA", "", file,
+			func(s *Settings) *string { return &s.RPC.TLSCA },
+			"PEM file with the authorities that sign the certificates of services.", note("no TLS")),
+
+		bind("model.base_url", "BUTLER_BASE_URL", "", link(false, "http", "https"),
+			func(s *Settings) *string { return &s.Model.BaseURL },
+			"OpenAI-compatible endpoint of the language model, such as https://api.openai.com/v1.",
+			reloadable, note("the built-in demo model; Anthropic's endpoint when its key and a model are set")),
+		bind("model.api_token", "BUTLER_API_TOKEN", "", secret(0),
+			func(s *Settings) *Secret { return &s.Model.APIToken },
+			"Token for the model's endpoint.", hidden, reloadable, note("none")),
+		bind("model.name", "BUTLER_MODEL", "", plain(0, 256),
+			func(s *Settings) *string { return &s.Model.Name },
+			"Name of the model at that endpoint.", reloadable, note("the built-in demo model")),
+		bind("model.anthropic_api_key", "ANTHROPIC_API_KEY", "", secret(0),
+			func(s *Settings) *Secret { return &s.Model.AnthropicKey },
+			"With BUTLER_MODEL and without BUTLER_BASE_URL: Anthropic's OpenAI-compatible endpoint is used with this key.",
+			hidden, reloadable, note("none")),
+		bind("model.context_window", "BUTLER_CONTEXT_WINDOW", "128000", number(1024, 10_000_000),
+			func(s *Settings) *int { return &s.Model.ContextWindow },
+			"Bound on a prompt in tokens, as estimated from its characters.", reloadable),
+		bind("model.idle_timeout", "BUTLER_MODEL_IDLE_TIMEOUT", "1m", duration(time.Second, time.Hour),
+			func(s *Settings) *time.Duration { return &s.Model.IdleTimeout },
+			"A model call in which nothing arrives for this long is given up.", reloadable),
+		bind("model.retries", "BUTLER_MODEL_RETRIES", "3", number(0, 20),
+			func(s *Settings) *int { return &s.Model.Retries },
+			"How often a failed model call is tried again, where that can help; 0 for never.", reloadable),
+
+		bind("turn.max_steps", "BUTLER_MAX_STEPS", "15", number(1, 1000),
+			func(s *Settings) *int { return &s.Turn.MaxSteps },
+			"Model calls that answering one message may take.", reloadable),
+		bind("turn.timeout", "BUTLER_TURN_TIMEOUT", "10m", duration(time.Second, 24*time.Hour),
+			func(s *Settings) *time.Duration { return &s.Turn.Timeout },
+			"Active time that answering one message may take; waiting for people and agents does not count.", reloadable),
+		bind("turn.max_concurrent", "BUTLER_MAX_CONCURRENT_TURNS", "256", number(1, 100_000),
+			func(s *Settings) *int { return &s.Turn.MaxConcurrent },
+			"Messages that one replica of butler-brain answers at the same time; others wait their turn."),
+		bind("turn.system_prompt_file", "BUTLER_SYSTEM_PROMPT_FILE", "", file,
+			func(s *Settings) *string { return &s.Turn.SystemPromptFile },
+			"Text file that replaces the built-in system prompt.", reloadable, note("the built-in prompt")),
+
+		bind("accounts.admin_user", "INITIAL_ADMIN_USER", "admin", plain(1, 64),
+			func(s *Settings) *string { return &s.Accounts.AdminUser },
+			"Name of the first admin, made when there are no people yet."),
+		bind("accounts.admin_password", "INITIAL_ADMIN_PASS", "", secret(8),
+			func(s *Settings) *Secret { return &s.Accounts.AdminPassword },
+			"Password of the first admin, 8 characters or more.",
+			hidden, note("generated, printed once and kept in the data folder")),
+		bind("accounts.sign_in_lifetime", "JWT_TOKEN_EXPIRATION", "24h", duration(time.Minute, 8760*time.Hour),
+			func(s *Settings) *time.Duration { return &s.Accounts.SignInLifetime },
+			"How long a sign-in lasts."),
+		bind("accounts.password_memory_kib", "BUTLER_PASSWORD_MEMORY_KIB", "19456", number[uint32](8192, 4<<20),
+			func(s *Settings) *uint32 { return &s.Accounts.PasswordMemoryKiB },
+			"Memory for checking one password (argon2id), in KiB. New passwords use it; stored ones keep their own."),
+		bind("accounts.password_time", "BUTLER_PASSWORD_TIME", "2", number[uint32](1, 100),
+			func(s *Settings) *uint32 { return &s.Accounts.PasswordTime },
+			"Passes over that memory (argon2id)."),
+
+		bind("language", "BUTLER_LANGUAGE", "en", oneOf("en", "zh"),
+			func(s *Settings) *string { return &s.Language },
+			"Language for people who do not say theirs: en or zh."),
+
+		bind("log.level", "LOG_LEVEL", "info", level(),
+			func(s *Settings) *slog.Level { return &s.Log.Level },
+			"Least level that is logged: debug, info, warn or error.", reloadable),
+		bind("log.format", "BUTLER_LOG_FORMAT", "auto", oneOf("auto", "text", "json"),
+			func(s *Settings) *string { return &s.Log.Format },
+			"Form of the log on standard error: text, json, or auto (text on a terminal, else json)."),
+		bind("telemetry.otlp_endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT", "", link(false, "http", "https"),
+			func(s *Settings) *string { return &s.Telemetry.OTLPEndpoint },
+			"Base URL of an OTLP/HTTP collector for traces.", note("traces are not exported")),
+	}
+}
+
+// defaultDataDir follows the XDG base directory specification, which says to ignore relative paths.
+func defaultDataDir(env func(string) string) string {
+	if dir := env("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "butler")
+	}
+	if home := env("HOME"); filepath.IsAbs(home) {
+		return filepath.Join(home, ".local", "share", "butler")
+	}
+	return ""
+}
