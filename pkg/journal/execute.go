@@ -68,7 +68,9 @@ func NewExecutor(p Program, o Options) (*Executor, error) { panic("unwritten") }
 
 // Execute brings the unit on as far as it goes, and blocks meanwhile. An error means that the attempt failed and the
 // unit is open: call Execute again later (fault.ClassOf says whether soon).
-func (x *Executor) Execute(ctx context.Context, unit string, m Mode) (Result, error) { panic("unwritten") }
+func (x *Executor) Execute(ctx context.Context, unit string, m Mode) (Result, error) {
+	panic("unwritten")
+}
 
 // Cancel is the hint that a cancel record was written: it is looked for, and the running program told at once.
 // It does nothing when the unit is not executing here.

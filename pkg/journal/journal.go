@@ -11,17 +11,17 @@
 //
 // # A unit's life
 //
-//	             First, or a claim
-//	   ┌──────┐ ────────────────────► ┌───────────┐  End record   ┌───────┐
-//	   │ open │                       │ executing │ ────────────► │ ended │
-//	   └──────┘      ┌─────────────── └───────────┘               └───────┘
-//	                 │ await entries   ▲    │  ▲                      ▲
-//	                 ▼                 │    │  │ claim (takeover,     │ End record by the executor:
-//	           ┌───────────┐  signal or│    │  │ retry)               │ attempts used up (poison)
-//	           │ suspended │ ──────────┘    ▼  │                      │
-//	           └───────────┘  cancel,  ┌─────────────┐                │
-//	                          claim    │ interrupted │ ───────────────┘
-//	                                   └─────────────┘
+//	          First, or a claim
+//	┌──────┐ ────────────────────► ┌───────────┐  End record   ┌───────┐
+//	│ open │                       │ executing │ ────────────► │ ended │
+//	└──────┘      ┌─────────────── └───────────┘               └───────┘
+//	              │ await entries   ▲    │  ▲                      ▲
+//	              ▼                 │    │  │ claim (takeover,     │ End record by the executor:
+//	        ┌───────────┐  signal or│    │  │ retry)               │ attempts used up (poison)
+//	        │ suspended │ ──────────┘    ▼  │                      │
+//	        └───────────┘  cancel,  ┌─────────────┐                │
+//	                       claim    │ interrupted │ ───────────────┘
+//	                                └─────────────┘
 //
 // Executing, suspended and interrupted are not stored: they follow from the records. A unit is suspended when its last
 // step holds await entries; a worker writes these only after its program has returned, so that nothing of the unit is

@@ -14,11 +14,11 @@ type Kind string
 
 // Kinds of records.
 const (
-	Open   Kind = "open"   // begins the unit; written by whoever wants it done
-	Step   Kind = "step"   // entries of the worker
-	Signal Kind = "signal" // one signal entry, written by any worker that relays it
-	Cancel Kind = "cancel" // asks that the unit ends now; written by whoever may
-	Finish Kind = "end"    // the last record: remaining entries and the End
+	KindOpen   Kind = "open"   // begins the unit; written by whoever wants it done
+	KindStep   Kind = "step"   // entries of the worker
+	KindSignal Kind = "signal" // one signal entry, written by any worker that relays it
+	KindCancel Kind = "cancel" // asks that the unit ends now; written by whoever may
+	KindEnd    Kind = "end"    // the last record: remaining entries and the End
 )
 
 // Record is one record of a unit: one message of the log.
@@ -94,7 +94,7 @@ type payload struct {
 // Encode gives the record's payload as it is stored: Body for open and cancel, else a JSON object with worker, entries
 // and end. Values keep their bytes.
 func (r Record) Encode() ([]byte, error) {
-	if r.Kind == Open || r.Kind == Cancel {
+	if r.Kind == KindOpen || r.Kind == KindCancel {
 		return r.Body, nil
 	}
 	var buf bytes.Buffer
@@ -109,7 +109,7 @@ func (r Record) Encode() ([]byte, error) {
 // Decode reads a stored payload into the record, whose Kind is set. The record keeps data. It is an error when a step,
 // signal or end is not a JSON object of the known form; unknown fields and kinds of entries are no error.
 func (r *Record) Decode(data []byte) error {
-	if r.Kind == Open || r.Kind == Cancel {
+	if r.Kind == KindOpen || r.Kind == KindCancel {
 		r.Body = data
 		return nil
 	}
@@ -118,7 +118,7 @@ func (r *Record) Decode(data []byte) error {
 		return fmt.Errorf("journal: decode %s: %w", r.Kind, err)
 	}
 	r.Worker, r.Entries, r.End = p.Worker, p.Entries, p.End
-	if r.Kind == Finish && r.End == nil {
+	if r.Kind == KindEnd && r.End == nil {
 		return fmt.Errorf("journal: decode end: the record says no end")
 	}
 	return nil
