@@ -292,6 +292,10 @@ func TestUnknownVariablesAreWarnings(t *testing.T) {
 		"environment variable BUTLER_WHOLLY_DIFFERENT_THING is not a setting and has no effect",
 	}, warnings)
 
+	_, warnings, err = load(t, "model: {name: x, base_url: '${BUTLER_MY_HOST}'}", "BUTLER_MY_HOST=http://h")
+	require.NoError(t, err)
+	require.Empty(t, warnings, "the file uses it")
+
 	env := []string{"HOME=/h"}
 	for i := range 100 {
 		env = append(env, fmt.Sprintf("BUTLER_%d=1", i))

@@ -150,13 +150,13 @@ The file is named by ` + "`--config`" + ` or ` + "`BUTLER_CONFIG`" + `, and is a
 nats:
   url: nats://nats.internal:4222
 rpc:
-  token: ${BUTLER_SECRET_FROM_VAULT}
+  token: ${SERVICE_TOKEN}
 log:
   level: ${LEVEL:-info}
 ` + "```" + `
 
-In values, ` + "`${NAME}`" + ` is an environment variable, which must be set; ` + "`${NAME:-text}`" + ` stands for the text when it is not set
-or empty; ` + "`$$`" + ` is a plain dollar sign. Unknown keys are errors. Lists are YAML lists, or have commas between their
+In values, ` + "`${NAME}`" + ` is an environment variable, which must be set; ` + "`${NAME:-text}`" + ` stands for the text when it is
+not set or empty; ` + "`$$`" + ` is a plain dollar sign. Unknown keys are errors. Lists are YAML lists, or have commas between their
 values. Durations are written as ` + "`90s`, `10m`, `24h`" + `.
 
 *Reloadable* settings change without a restart, on ` + "`SIGHUP` or `POST /config/reload`" + `. *Secret* ones are never shown.

@@ -85,6 +85,7 @@ type loader struct {
 	settings Settings
 	problems []Problem
 	warnings []Warning
+	expanded []string // variables that the file names
 }
 
 // Load reads the settings. The error is an *InvalidError that names every problem at once. It blocks on reading the
@@ -167,6 +168,7 @@ func (l *loader) readFile(name string) {
 		return
 	}
 	values, problems := readYAML(data, l.entries, func(v string) (string, bool) {
+		l.expanded = append(l.expanded, v)
 		value, ok := l.env[v]
 		return value, ok
 	})
@@ -209,7 +211,7 @@ func readBounded(name string) ([]byte, error) {
 var kubernetesLinks = regexp.MustCompile(`_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_(PORT|PROTO|ADDR))?)?$`)
 
 func (l *loader) readEnv(alsoKnown []string) {
-	known := append([]string{"BUTLER_CONFIG"}, alsoKnown...)
+	known := slices.Concat([]string{"BUTLER_CONFIG"}, alsoKnown, l.expanded)
 	for _, e := range l.entries {
 		known = append(known, e.Env)
 		// An empty variable counts as not set: compose files and charts pass what their user left out as empty.
