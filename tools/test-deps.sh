@@ -127,7 +127,10 @@ for found in "PostgreSQL:$(postgres_dir)" "Node 20 or newer:$(node_dir)" "Chromi
 	fi
 done
 
+# What is on the PATH already is not moved to its front: /usr/bin there would hide a newer Go.
 {
-	printf 'export PATH=%q:%q:"$PATH"\n' "$(node_dir)" "$(postgres_dir)"
+	dir=$(node_dir)
+	if [ "$dir/node" != "$(command -v node)" ]; then printf 'export PATH=%q:"$PATH"\n' "$dir"; fi
+	if ! command -v initdb >/dev/null; then printf 'export PATH="$PATH":%q\n' "$(postgres_dir)"; fi
 	printf 'export CHROME_PATH=%q\n' "$(browser)"
 } >.cache/test-env
