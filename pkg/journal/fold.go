@@ -152,6 +152,10 @@ func (s Spent) plus(t Spent) Spent {
 	}
 }
 
+func (s Spent) minus(t Spent) Spent {
+	return s.plus(Spent{-t.ModelCalls, -t.ToolCalls, -t.Tokens, -t.ActiveMs})
+}
+
 func add(a, b int32) int32 {
 	return int32(min(max(int64(a)+int64(b), 0), math.MaxInt32))
 }

@@ -127,6 +127,7 @@ func (l Limits) withDefaults() Limits {
 	def(&l.RecordBytes, 900<<10)
 	def(&l.Entries, 10_000)
 	def(&l.UnitBytes, 64<<20)
+	l.EntryBytes = min(l.EntryBytes, max(l.RecordBytes-8<<10, 1<<10)) // and what stands around it
 	return l
 }
 
