@@ -33,6 +33,8 @@ type document struct {
 		Messages   map[string]event
 		Schemas    map[string]schema
 	}
+
+	order []string // ids of the channels as they stand in the file
 }
 
 type reference struct {
@@ -81,6 +83,11 @@ func load(t *testing.T) *document {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	dec.KnownFields(true)
 	require.NoError(t, dec.Decode(d))
+	var keys struct{ Channels yaml.Node }
+	require.NoError(t, yaml.Unmarshal(data, &keys))
+	for i := 0; i < len(keys.Channels.Content); i += 2 {
+		d.order = append(d.order, keys.Channels.Content[i].Value)
+	}
 	return d
 }
 
@@ -123,7 +130,7 @@ func (d *document) message(t *testing.T, c channel) (string, event) {
 	panic("unreachable")
 }
 
-// eventHeaders gives the headers of a message: the properties, and those that are required.
+// headers gives the headers of a message: the properties, and those that are required.
 func (d *document) headers(t *testing.T, m event) (properties map[string]schema, required []string) {
 	t.Helper()
 	properties = map[string]schema{}
@@ -252,10 +259,7 @@ func subjectsPage(t *testing.T, d *document) string {
 	p("Schema in [`proto/schemas.json`](../../proto/schemas.json).\n")
 
 	p("| subject | stream | sent by | received by | kept |\n|---|---|---|---|---|")
-	ids := slices.Sorted(maps.Keys(d.Channels))
-	rank := map[string]int{"CHAT": 1, "DELTA": 2, "WORK": 3, "PARKED": 4, "": 5, "KV_PRESENCE": 6}
-	slices.SortStableFunc(ids, func(x, y string) int { return rank[d.Channels[x].Stream] - rank[d.Channels[y].Stream] })
-	for _, id := range ids {
+	for _, id := range d.order {
 		c := d.Channels[id]
 		stream, kept := "plain NATS", "not stored"
 		if c.Stream != "" {
@@ -286,7 +290,7 @@ func subjectsPage(t *testing.T, d *document) string {
 	}
 
 	p("\n## Channels")
-	for _, id := range ids {
+	for _, id := range d.order {
 		c := d.Channels[id]
 		_, m := d.message(t, c)
 		p("\n<a id=\"%s\"></a>\n### %s\n", id, c.Title)
