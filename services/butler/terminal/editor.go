@@ -1,0 +1,385 @@
+// Package terminal edits lines in a terminal: with a history, over several rows, and with characters that are two columns
+// wide, which golang.org/x/term counts as one. It reads and writes byte streams and changes no terminal mode itself: its
+// caller puts the terminal into raw mode (term.MakeRaw) and back.
+package terminal
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+)
+
+// ErrInterrupted is what ReadLine returns on Ctrl-C.
+var ErrInterrupted = errors.New("interrupted")
+
+// maxLine bounds a line, in characters.
+const maxLine = 256 << 10
+
+// Editor reads lines. Make it with New; one goroutine uses it at a time.
+type Editor struct {
+	out     io.Writer
+	columns func() int
+	history *History
+
+	chunks  chan []byte
+	readErr error // set before chunks is closed
+
+	mu     sync.Mutex
+	typed  []byte // input that was not decoded yet
+	closed bool   // the input ended
+
+	// The line being edited.
+	prompt []rune
+	line   []rune
+	pos    int
+	cursor int // row of the cursor on the screen, from the prompt's
+	paste  bool
+}
+
+// New returns an editor that reads from in and writes to out, which must take raw output: newlines are written as \r\n.
+// columns gives the width of the screen. It starts a goroutine that reads in until that ends; a terminal's never does.
+func New(in io.Reader, out io.Writer, columns func() int, history *History) *Editor {
+	e := &Editor{out: out, columns: columns, history: history, chunks: make(chan []byte)}
+	go e.read(in)
+	return e
+}
+
+func (e *Editor) read(in io.Reader) {
+	defer close(e.chunks)
+	for {
+		buf := make([]byte, 4096)
+		n, err := in.Read(buf)
+		if n > 0 {
+			e.chunks <- buf[:n]
+		}
+		if err != nil {
+			e.readErr = err
+			return
+		}
+	}
+}
+
+// Watch looks at the input while no line is read, until stop is called: Ctrl-C calls interrupt, everything else is kept
+// for the next line.
+func (e *Editor) Watch(interrupt func()) (stop func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			case chunk, ok := <-e.chunks:
+				if !ok {
+					e.end()
+					return
+				}
+				if bytes.IndexByte(chunk, 0x03) >= 0 {
+					chunk = bytes.ReplaceAll(chunk, []byte{0x03}, nil)
+					interrupt()
+				}
+				e.mu.Lock()
+				if len(e.typed)+len(chunk) <= maxLine {
+					e.typed = append(e.typed, chunk...)
+				}
+				e.mu.Unlock()
+			}
+		}
+	}()
+	return sync.OnceFunc(func() {
+		close(done)
+		<-ended
+	})
+}
+
+func (e *Editor) end() {
+	e.mu.Lock()
+	e.closed = true
+	e.mu.Unlock()
+}
+
+// ReadLine shows a prompt and returns the line that a person entered, without its end; Alt-Enter and pasting put
+// newlines into it. It returns ErrInterrupted on Ctrl-C, io.EOF on Ctrl-D in an empty line and at the end of the input,
+// and ctx's error.
+func (e *Editor) ReadLine(ctx context.Context, prompt string) (string, error) {
+	e.prompt, e.line, e.pos, e.cursor, e.paste = []rune(prompt), nil, 0, 0, false
+	back := browse{lines: e.history.lines, at: len(e.history.lines)}
+	e.write("\x1b[?2004h") // pasted text comes between marks
+	defer e.write("\x1b[?2004l")
+	e.draw()
+	for {
+		k, err := e.next(ctx)
+		if err != nil {
+			e.leave()
+			return "", err
+		}
+		line, done, err := e.apply(k, &back)
+		if done {
+			return line, err
+		}
+	}
+}
+
+// browse is a walk through the history.
+type browse struct {
+	lines []string
+	at    int
+	draft []rune // what stood in the line before
+}
+
+// apply does what a key means; done ends the line.
+func (e *Editor) apply(k key, back *browse) (line string, done bool, err error) {
+	if e.paste && k.name != keyPasteOff {
+		switch k.name {
+		case "":
+			e.insert(k.char)
+		case keyEnter, keyNewline:
+			e.insert('\n')
+		}
+		return "", false, nil
+	}
+	switch k.name {
+	case "":
+		e.insert(k.char)
+		e.draw()
+	case keyEnter:
+		e.leave()
+		return string(e.line), true, nil
+	case keyInterrupt:
+		e.leave()
+		return "", true, ErrInterrupted
+	case keyEOF:
+		if len(e.line) == 0 {
+			e.leave()
+			return "", true, io.EOF
+		}
+		e.cut(e.pos, e.pos+1)
+	case keyNewline:
+		e.insert('\n')
+		e.draw()
+	case keyPasteOn:
+		e.paste = true
+	case keyPasteOff:
+		e.paste = false
+		e.draw()
+	case keyUp, keyDown:
+		e.walk(back, k.name == keyUp)
+	case keyClear:
+		e.write("\x1b[H\x1b[2J")
+		e.cursor = 0
+		e.draw()
+	default:
+		e.edit(k.name)
+	}
+	return "", false, nil
+}
+
+func (e *Editor) edit(name string) {
+	switch name {
+	case keyLeft:
+		e.move(e.pos - e.cluster(-1))
+	case keyRight:
+		e.move(e.pos + e.cluster(1))
+	case keyHome:
+		e.move(0)
+	case keyEnd:
+		e.move(len(e.line))
+	case keyWordLeft:
+		e.move(e.word(-1))
+	case keyWordRight:
+		e.move(e.word(1))
+	case keyBackspace:
+		e.cut(e.pos-e.cluster(-1), e.pos)
+	case keyDelete:
+		e.cut(e.pos, e.pos+e.cluster(1))
+	case keyCutEnd:
+		e.cut(e.pos, len(e.line))
+	case keyCutLine:
+		e.cut(0, e.pos)
+	case keyCutWord:
+		e.cut(e.word(-1), e.pos)
+	}
+}
+
+func (e *Editor) insert(r rune) {
+	if len(e.line) >= maxLine || !Printable(r) {
+		return
+	}
+	if r == '\t' {
+		r = ' '
+	}
+	e.line = append(e.line, 0)
+	copy(e.line[e.pos+1:], e.line[e.pos:])
+	e.line[e.pos] = r
+	e.pos++
+}
+
+func (e *Editor) move(to int) {
+	e.pos = max(0, min(to, len(e.line)))
+	e.draw()
+}
+
+func (e *Editor) cut(from, to int) {
+	from, to = max(0, from), min(to, len(e.line))
+	e.line = append(e.line[:from], e.line[to:]...)
+	e.move(from)
+}
+
+// cluster gives how many characters the one before (-1) or after (1) the cursor is made of: combining marks belong to
+// the one they stand on.
+func (e *Editor) cluster(direction int) int {
+	n := 0
+	if direction < 0 {
+		for e.pos-n > 0 {
+			n++
+			if !combining(e.line[e.pos-n]) {
+				break
+			}
+		}
+		return n
+	}
+	for e.pos+n < len(e.line) {
+		n++
+		if e.pos+n >= len(e.line) || !combining(e.line[e.pos+n]) {
+			break
+		}
+	}
+	return n
+}
+
+func combining(r rune) bool { return r != '\n' && Columns(r) == 0 }
+
+// word gives where the word before or after the cursor begins or ends.
+func (e *Editor) word(direction int) int {
+	p := e.pos
+	in := func(i int) bool {
+		return i >= 0 && i < len(e.line) && (unicode.IsLetter(e.line[i]) || unicode.IsDigit(e.line[i]))
+	}
+	if direction < 0 {
+		for p > 0 && !in(p-1) {
+			p--
+		}
+		for in(p - 1) {
+			p--
+		}
+		return p
+	}
+	for p < len(e.line) && !in(p) {
+		p++
+	}
+	for in(p) {
+		p++
+	}
+	return p
+}
+
+func (e *Editor) walk(back *browse, older bool) {
+	to := back.at + 1
+	if older {
+		to = back.at - 1
+	}
+	if to < 0 || to > len(back.lines) {
+		return
+	}
+	if back.at == len(back.lines) {
+		back.draft = e.line
+	}
+	back.at = to
+	if to == len(back.lines) {
+		e.line = back.draft
+	} else {
+		e.line = []rune(back.lines[to])
+	}
+	e.move(len(e.line))
+}
+
+// draw writes prompt and line anew and puts the cursor where it belongs.
+func (e *Editor) draw() {
+	screen := e.screen()
+	begin := place{}.after(e.prompt, screen)
+	at := begin.after(e.line[:e.pos], screen)
+	end := begin.after(e.line, screen)
+	var b strings.Builder
+	if e.cursor > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA", e.cursor)
+	}
+	b.WriteString("\r\x1b[J")
+	b.WriteString(string(e.prompt))
+	b.WriteString(strings.ReplaceAll(string(e.line), "\n", "\r\n"))
+	if end.col == 0 && end.row > 0 && (len(e.line) == 0 || e.line[len(e.line)-1] != '\n') {
+		b.WriteString("\r\n") // terminals stay in the last column until the next character
+	}
+	if up := end.row - at.row; up > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA", up)
+	}
+	b.WriteString("\r")
+	if at.col > 0 {
+		fmt.Fprintf(&b, "\x1b[%dC", at.col)
+	}
+	e.cursor = at.row
+	e.write(b.String())
+}
+
+// leave puts the cursor below the line.
+func (e *Editor) leave() {
+	e.pos = len(e.line)
+	e.draw()
+	e.write("\r\n")
+}
+
+func (e *Editor) screen() int {
+	if n := e.columns(); n >= 4 {
+		return n
+	}
+	return 80
+}
+
+func (e *Editor) write(s string) { _, _ = io.WriteString(e.out, s) } // a terminal that is gone ends the input too
+
+// escapeWait is how long an ESC may stand alone before it is the Escape key and not the begin of a sequence.
+const escapeWait = 100 * time.Millisecond
+
+// next gives the next key.
+func (e *Editor) next(ctx context.Context) (key, error) {
+	waited := false // long enough for the rest of a sequence
+	for {
+		e.mu.Lock()
+		typed, closed := e.typed, e.closed
+		e.mu.Unlock()
+		var escape <-chan time.Time
+		if len(typed) > 0 {
+			k, rest, more := decode(typed, closed || waited)
+			if !more {
+				e.mu.Lock()
+				e.typed = rest
+				e.mu.Unlock()
+				return k, nil
+			}
+			if typed[0] == 0x1b {
+				escape = time.After(escapeWait)
+			}
+		} else if closed {
+			return key{}, io.EOF
+		}
+		select {
+		case <-ctx.Done():
+			return key{}, ctx.Err()
+		case <-escape:
+			waited = true
+		case chunk, ok := <-e.chunks:
+			if !ok {
+				e.end()
+				continue
+			}
+			e.mu.Lock()
+			e.typed = append(e.typed, chunk...)
+			e.mu.Unlock()
+		}
+	}
+}
