@@ -262,7 +262,7 @@ func boundWait(seconds float64) time.Duration {
 }
 
 // keyLike finds what looks like an API key, which some endpoints repeat in their refusals.
-var keyLike = regexp.MustCompile(`(?i)\b(sk|pk|key|api|gsk|xai|bearer)[-_ ][a-z0-9*._-]{8,}`)
+var keyLike = regexp.MustCompile(`(?i)\b(?:(?:sk|pk|key|api|gsk|xai)[-_]|bearer )[a-z0-9*._-]{8,}`)
 
 // redact takes the client's token, and whatever looks like one, out of a text for logs.
 func (c *Client) redact(s string) string {

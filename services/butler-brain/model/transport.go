@@ -123,7 +123,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	x.update(func(s *exchangeState) { s.opened = true })
 	lines := bufio.NewReaderSize(body, 16<<10)
 	if media != "text/event-stream" {
-		if first, _ := lines.Peek(1); len(first) == 1 && first[0] == '{' {
+		if beginsObject(lines) {
 			// An endpoint that cannot stream: its whole answer becomes a stream of one event.
 			defer body.Close()
 			whole, err := io.ReadAll(lines)
@@ -157,6 +157,20 @@ func (t *transport) refusal(resp *http.Response, body io.Reader) *statusError {
 	e.status = resp.StatusCode
 	e.retryAfter = parseRetryAfter(resp.Header, t.cfg.Now())
 	return e
+}
+
+// beginsObject says whether the first byte that is not white space opens a JSON object; it waits for that byte.
+func beginsObject(r *bufio.Reader) bool {
+	for {
+		first, err := r.Peek(1)
+		if err != nil {
+			return false
+		}
+		if first[0] != ' ' && first[0] != '\n' && first[0] != '\r' && first[0] != '\t' {
+			return first[0] == '{'
+		}
+		_, _ = r.Discard(1)
+	}
 }
 
 // asEvent makes the events of a stream from a whole chat completion.
@@ -311,7 +325,23 @@ var (
 	errorKey     = []byte(`"error"`)
 	finishKey    = []byte(`"finish_reason"`)
 	openingBrace = []byte("{")
+	errorFirst   = []byte(`{"error":`)
 )
+
+// withoutError takes a null error out of an event: where it stands first, the client underneath takes the event for a
+// refusal.
+func withoutError(data []byte) []byte {
+	var doc map[string]json.RawMessage
+	if json.Unmarshal(data, &doc) != nil {
+		return data
+	}
+	delete(doc, "error")
+	out, err := json.Marshal(doc)
+	if err != nil {
+		return data
+	}
+	return out
+}
 
 func (s *eventStream) take(line []byte) error {
 	data, ok := bytes.CutPrefix(bytes.TrimSpace(line), dataPrefix)
@@ -330,6 +360,8 @@ func (s *eventStream) take(line []byte) error {
 		s.exchange.update(func(x *exchangeState) { x.done = true })
 	} else if err := s.inspect(data); err != nil {
 		return err
+	} else if bytes.HasPrefix(data, errorFirst) {
+		data = withoutError(data)
 	}
 	s.ready = append(s.ready, "data: "...)
 	s.ready = append(s.ready, data...)
