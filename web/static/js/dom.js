@@ -1,0 +1,98 @@
+// Making elements. Text always goes in as text: nothing here parses HTML.
+
+import { t } from './i18n.js';
+
+export const $ = (id) => document.getElementById(id);
+
+/** Makes an element: h('p', {class: 'x', onclick: f, hidden: true, 'aria-label': 's'}, child, 'text', …). */
+export function h(tag, props, ...children) {
+  const el = document.createElement(tag);
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith('on')) el.addEventListener(name.slice(2), value);
+    else if (name === 'class') el.className = value;
+    else el.setAttribute(name, value === true ? '' : String(value));
+  }
+  el.append(...children.flat().filter((c) => c !== null && c !== undefined && c !== false));
+  return el;
+}
+
+// Drawn on 24 × 24, by stroke, unless they begin with "fill:".
+const PATHS = {
+  mark: 'fill:M3 7.6C3 6.2 4.5 5.4 5.700 6.1L9.800 8.600h4.400l4.100-2.500C19.500 5.400 21 6.200 21 7.600v8.800c0 1.400-1.500 2.200-2.700 1.500l-4.100-2.500H9.800l-4.100 2.500C4.500 18.600 3 17.800 3 16.400z',
+  menu: 'M4 7h16M4 12h16M4 17h16',
+  close: 'M6 6l12 12M18 6L6 18',
+  pen: 'M12 20h8M16.500 4.500a2.100 2.100 0 0 1 3 3L8 19l-4 1 1-4z',
+  search: 'M11 4a7 7 0 1 1 0 14 7 7 0 0 1 0-14zM16.200 16.200L20 20',
+  key: 'M14.500 3.500a6 6 0 1 1-4.200 10.200L9 15H7v2H5v2.500H3V16l6.300-6.300A6 6 0 0 1 14.500 3.500zM16 7.500h.01',
+  people: 'M9 4.500a3.500 3.500 0 1 1 0 7 3.500 3.500 0 0 1 0-7zM2.500 20c0-3.600 2.900-6 6.500-6s6.500 2.400 6.500 6M16 5a3.200 3.200 0 0 1 0 6.300M18 14.400c2.200.800 3.500 2.900 3.500 5.600',
+  keyboard: 'M3 6.500h18v11H3zM7 10.500h.01M11 10.500h.01M15 10.500h.01M17.500 14h.01M6.500 14h.01M9.500 14h5',
+  out: 'M14 4.500H6v15h8M11 12h9.500M17 8.500l3.500 3.500-3.500 3.500',
+  more: 'M5 12h.01M12 12h.01M19 12h.01',
+  down: 'M12 5v14M6 13l6 6 6-6',
+  send: 'M12 19V5M6 11l6-6 6 6',
+  stop: 'fill:M8 7h8a1 1 0 0 1 1 1v8a1 1 0 0 1-1 1H8a1 1 0 0 1-1-1V8a1 1 0 0 1 1-1z',
+  copy: 'M9 9h11v11H9zM5 15H4V4h11v1',
+  check: 'M5 12.500l4.500 4.500L19 7.500',
+  pin: 'M9 4h6l-1 6 3 3v1H7v-1l3-3zM12 14v6',
+  eye: 'M2.500 12S6 5.500 12 5.500 21.500 12 21.500 12 18 18.500 12 18.500 2.500 12 2.500 12zM12 9.500a2.500 2.500 0 1 1 0 5 2.500 2.500 0 0 1 0-5z',
+  warn: 'M12 4l9 16H3zM12 10v4M12 17h.01',
+  trash: 'M5 7h14M10 7V4.500h4V7M7 7l1 13h8l1-13M10.500 11v5M13.500 11v5',
+  box: 'M4 5h16v4H4zM5.500 9v10h13V9M10 13h4',
+};
+
+/** Draws an icon; it says nothing to a screen reader. */
+export function icon(name) {
+  const ns = 'http://www.w3.org/2000/svg';
+  const svg = document.createElementNS(ns, 'svg');
+  svg.setAttribute('viewBox', '0 0 24 24');
+  svg.setAttribute('aria-hidden', 'true');
+  const filled = PATHS[name].startsWith('fill:');
+  svg.setAttribute('class', filled ? 'icon filled' : 'icon');
+  const path = document.createElementNS(ns, 'path');
+  path.setAttribute('d', filled ? PATHS[name].slice(5) : PATHS[name]);
+  svg.append(path);
+  return svg;
+}
+
+/** Fills in the words and icons that the page's HTML names by data-i18n, data-i18n-attr and data-icon. */
+export function fillIn(root = document) {
+  for (const el of root.querySelectorAll('[data-i18n]')) el.textContent = t(el.dataset.i18n);
+  for (const el of root.querySelectorAll('[data-i18n-attr]')) {
+    for (const pair of el.dataset.i18nAttr.split(';')) {
+      const [name, key] = pair.split(':');
+      el.setAttribute(name, t(key));
+    }
+  }
+  for (const el of root.querySelectorAll('[data-icon]:empty')) el.append(icon(el.dataset.icon));
+}
+
+/** Copies text; says on the button whether it worked. Pages that are not served over HTTPS have no clipboard API. */
+export async function copyFrom(button, text, onFailure) {
+  let done = false;
+  try {
+    await navigator.clipboard.writeText(text);
+    done = true;
+  } catch {
+    const area = h('textarea', { class: 'hidden-visually', 'aria-hidden': 'true' });
+    area.value = text;
+    (button.closest('dialog') ?? document.body).append(area);
+    area.select();
+    done = document.execCommand('copy');
+    area.remove();
+    button.focus();
+  }
+  if (!done) return onFailure();
+  const before = [...button.childNodes];
+  if (button.dataset.copied) return undefined;
+  button.dataset.copied = 'yes';
+  const label = button.getAttribute('aria-label');
+  if (label) button.setAttribute('aria-label', t('copied'));
+  button.replaceChildren(icon('check'), ...(button.classList.contains('icon-button') ? [] : [h('span', null, t('copied'))]));
+  setTimeout(() => {
+    delete button.dataset.copied;
+    if (label) button.setAttribute('aria-label', label);
+    button.replaceChildren(...before);
+  }, 1600);
+  return undefined;
+}
