@@ -66,6 +66,7 @@ lint-sh: ## the shell scripts' syntax
 .PHONY: generate
 generate: generate-proto ## everything that is generated and committed
 	go generate ./...
+	go test ./proto -run '^TestSchemasAreFresh$$' -count=1 -update
 	go test ./proto -run '^TestSubjectsPage$$' -count=1 -update
 
 .PHONY: generate-proto

@@ -607,6 +607,53 @@ func (x *ChatDelta) GetReplyToLocalId() string {
 	return ""
 }
 
+// TurnParked says that a turn was given up after too many attempts, for inspection; its answer says so to the person.
+// Written by butler-brain to butler.parked.turn.<person>.<thread>.<turn>, with the reason in the header butler-reason.
+type TurnParked struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The turn: <person>.<thread>.<turn>.
+	Turn          string `protobuf:"bytes,1,opt,name=turn,proto3" json:"turn,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TurnParked) Reset() {
+	*x = TurnParked{}
+	mi := &file_butler_v1_chat_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TurnParked) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TurnParked) ProtoMessage() {}
+
+func (x *TurnParked) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_chat_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TurnParked.ProtoReflect.Descriptor instead.
+func (*TurnParked) Descriptor() ([]byte, []int) {
+	return file_butler_v1_chat_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *TurnParked) GetTurn() string {
+	if x != nil {
+		return x.Turn
+	}
+	return ""
+}
+
 var File_butler_v1_chat_proto protoreflect.FileDescriptor
 
 const file_butler_v1_chat_proto_rawDesc = "" +
@@ -652,7 +699,10 @@ const file_butler_v1_chat_proto_rawDesc = "" +
 	"\x03end\x18\x04 \x01(\bR\x03end\x12\x12\n" +
 	"\x04turn\x18\x05 \x01(\tR\x04turn\x12'\n" +
 	"\x0fconversation_id\x18\x06 \x01(\x03R\x0econversationId\x12)\n" +
-	"\x11reply_to_local_id\x18\a \x01(\tR\x0ereplyToLocalIdB6Z4github.com/butlerhub/butler/proto/butler/v1;butlerv1b\x06proto3"
+	"\x11reply_to_local_id\x18\a \x01(\tR\x0ereplyToLocalId\" \n" +
+	"\n" +
+	"TurnParked\x12\x12\n" +
+	"\x04turn\x18\x01 \x01(\tR\x04turnB6Z4github.com/butlerhub/butler/proto/butler/v1;butlerv1b\x06proto3"
 
 var (
 	file_butler_v1_chat_proto_rawDescOnce sync.Once
@@ -666,7 +716,7 @@ func file_butler_v1_chat_proto_rawDescGZIP() []byte {
 	return file_butler_v1_chat_proto_rawDescData
 }
 
-var file_butler_v1_chat_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_butler_v1_chat_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_butler_v1_chat_proto_goTypes = []any{
 	(*ChatAsked)(nil),    // 0: butler.v1.ChatAsked
 	(*ChatStop)(nil),     // 1: butler.v1.ChatStop
@@ -676,19 +726,20 @@ var file_butler_v1_chat_proto_goTypes = []any{
 	(*ChatOutcome)(nil),  // 5: butler.v1.ChatOutcome
 	(*ChatReply)(nil),    // 6: butler.v1.ChatReply
 	(*ChatDelta)(nil),    // 7: butler.v1.ChatDelta
-	(*Actor)(nil),        // 8: butler.v1.Actor
-	(*JournalEntry)(nil), // 9: butler.v1.JournalEntry
-	(*Usage)(nil),        // 10: butler.v1.Usage
+	(*TurnParked)(nil),   // 8: butler.v1.TurnParked
+	(*Actor)(nil),        // 9: butler.v1.Actor
+	(*JournalEntry)(nil), // 10: butler.v1.JournalEntry
+	(*Usage)(nil),        // 11: butler.v1.Usage
 }
 var file_butler_v1_chat_proto_depIdxs = []int32{
-	8,  // 0: butler.v1.ChatAsked.sender:type_name -> butler.v1.Actor
-	8,  // 1: butler.v1.ChatStop.by:type_name -> butler.v1.Actor
-	9,  // 2: butler.v1.ChatStep.entries:type_name -> butler.v1.JournalEntry
-	9,  // 3: butler.v1.ChatSignal.entries:type_name -> butler.v1.JournalEntry
-	9,  // 4: butler.v1.ChatAnswer.entries:type_name -> butler.v1.JournalEntry
+	9,  // 0: butler.v1.ChatAsked.sender:type_name -> butler.v1.Actor
+	9,  // 1: butler.v1.ChatStop.by:type_name -> butler.v1.Actor
+	10, // 2: butler.v1.ChatStep.entries:type_name -> butler.v1.JournalEntry
+	10, // 3: butler.v1.ChatSignal.entries:type_name -> butler.v1.JournalEntry
+	10, // 4: butler.v1.ChatAnswer.entries:type_name -> butler.v1.JournalEntry
 	5,  // 5: butler.v1.ChatAnswer.end:type_name -> butler.v1.ChatOutcome
 	6,  // 6: butler.v1.ChatOutcome.result:type_name -> butler.v1.ChatReply
-	10, // 7: butler.v1.ChatReply.usage:type_name -> butler.v1.Usage
+	11, // 7: butler.v1.ChatReply.usage:type_name -> butler.v1.Usage
 	8,  // [8:8] is the sub-list for method output_type
 	8,  // [8:8] is the sub-list for method input_type
 	8,  // [8:8] is the sub-list for extension type_name
@@ -709,7 +760,7 @@ func file_butler_v1_chat_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_butler_v1_chat_proto_rawDesc), len(file_butler_v1_chat_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
