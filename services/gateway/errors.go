@@ -1,0 +1,49 @@
+package gateway
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/butlerhub/butler/pkg/fault"
+)
+
+var (
+	errTooSlow  = errors.New("the client does not read")
+	errNobody   = fault.New(fault.Unauthenticated, "sign in first")
+	errNotAdmin = fault.New(fault.Forbidden, "only an administrator may do this")
+)
+
+// writeError answers with {"error": sentence, "code": code}.
+func (s *Service) writeError(w http.ResponseWriter, r *http.Request, err error) {
+	status := fault.HTTPStatus(err)
+	if status >= 500 && status != http.StatusServiceUnavailable {
+		s.log.ErrorContext(r.Context(), "a request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+	} else {
+		s.log.DebugContext(r.Context(), "a request was refused", "method", r.Method, "path", r.URL.Path, "error", err)
+	}
+	retryHeader(w, err)
+	writeJSON(w, status, map[string]string{"error": fault.MessageOf(err), "code": string(fault.CodeOf(err))})
+}
+
+func retryHeader(w http.ResponseWriter, err error) {
+	retry := fault.RetryAfter(err)
+	if retry == 0 && fault.CodeOf(err) == fault.Unavailable {
+		retry = time.Second
+	}
+	if retry > 0 {
+		w.Header().Set("Retry-After", strconv.FormatInt(int64((retry+time.Second-1)/time.Second), 10))
+	}
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil { // a defect: only plain values come here
+		status, body = http.StatusInternalServerError, []byte(`{"error":"internal error","code":"internal"}`)
+	}
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the client is gone: nobody to tell
+}

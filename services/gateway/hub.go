@@ -1,0 +1,492 @@
+package gateway
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/butlerhub/butler/pkg/bus"
+	"github.com/butlerhub/butler/pkg/chat"
+	"github.com/butlerhub/butler/pkg/fault"
+)
+
+const (
+	// holdFor is how long a frame waits for another that belongs before it: an answer for its deltas, a delta for its
+	// question. The two come from different streams, so either may be first by a little; what is later than this was lost.
+	holdFor = 250 * time.Millisecond
+	// maxOpenTurns bounds what is remembered of unanswered turns, about 150 bytes each.
+	maxOpenTurns = 100_000
+	// maxHeldDeltas bounds the deltas of one person that wait for a question.
+	maxHeldDeltas = 512
+	// keepTurns is how many turns' streams are remembered for a person who is connected.
+	keepTurns = 64
+)
+
+// hub follows the log, once for the whole gateway, and hands each event's frame to every connection of its person. It
+// holds what belongs together in order and waits for nobody: see outbox.
+type hub struct {
+	bus     *bus.Bus
+	writer  writer
+	log     *slog.Logger
+	metrics *metrics
+	started chan struct{} // closed once positions are known
+
+	mu     sync.Mutex
+	at     cursor              // how far the streams were followed
+	anew   int                 // how often DELTA began anew
+	people map[int64]*audience // who is connected
+	open   map[string]uint64   // unanswered turns and the sequence of their question
+}
+
+// audience is all connections of one person, and what was dispatched to them.
+type audience struct {
+	person  int64
+	boxes   []*outbox
+	at      cursor
+	turns   map[string]*progress
+	order   []string // keys of turns, oldest first
+	answers []*heldAnswer
+	deltas  []*event // the first waits for its question, the others for the first
+	timer   *time.Timer
+}
+
+// progress is what was dispatched of a turn's streams.
+type progress struct {
+	streams []stream
+	done    bool // answered: what comes later is too late
+}
+
+type stream struct {
+	id    string
+	last  int32
+	ended bool
+}
+
+type heldAnswer struct {
+	event *event
+	timer *time.Timer
+}
+
+func newHub(b *bus.Bus, w writer, log *slog.Logger, m *metrics) *hub {
+	return &hub{
+		bus: b, writer: w, log: log, metrics: m, started: make(chan struct{}),
+		people: map[int64]*audience{}, open: map[string]uint64{},
+	}
+}
+
+// run follows the log until ctx ends.
+func (h *hub) run(ctx context.Context) error {
+	for {
+		at, err := h.position(ctx)
+		if err == nil {
+			h.at = at
+			close(h.started)
+			break
+		}
+		h.log.Debug("waiting for the log", "error", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	at := h.at
+	g.Go(func() error {
+		return h.bus.Follow(ctx, bus.Follow{
+			Stream: bus.ChatStream, Filters: []string{chat.AllAsked, chat.AllAnswer}, After: at.chat,
+		}, h.onChat)
+	})
+	g.Go(func() error {
+		return h.bus.Follow(ctx, bus.Follow{Stream: bus.DeltaStream, Filters: []string{chat.AllDeltas}, After: at.delta}, h.onDelta)
+	})
+	return g.Wait()
+}
+
+// position gives the newest sequences of the streams.
+func (h *hub) position(ctx context.Context) (cursor, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	_, c, err := h.bus.Bounds(ctx, bus.ChatStream)
+	if err != nil {
+		return cursor{}, err
+	}
+	_, d, err := h.bus.Bounds(ctx, bus.DeltaStream)
+	return cursor{c, d}, err
+}
+
+// ready says whether connections can be served.
+func (h *hub) ready() error {
+	select {
+	case <-h.started:
+		return nil
+	default:
+		e := fault.New(fault.Unavailable, "Butler is starting and waits for its log; try again in a moment")
+		e.RetryAfter = time.Second
+		return e
+	}
+}
+
+// join adds a connection: from now on it gets its person's frames. The hub must be ready.
+func (h *hub) join(o *outbox) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := h.people[o.person]
+	if a == nil {
+		a = &audience{person: o.person, at: h.at, turns: map[string]*progress{}}
+		h.people[o.person] = a
+	}
+	a.boxes = append(a.boxes, o)
+	h.metrics.connected(1)
+}
+
+// leave removes a connection; it is known by its outbox, so that no other of the same person is meant. It may be called
+// more than once.
+func (h *hub) leave(o *outbox) {
+	o.close()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := h.people[o.person]
+	if a == nil {
+		return
+	}
+	for i, b := range a.boxes {
+		if b == o {
+			a.boxes = append(a.boxes[:i:i], a.boxes[i+1:]...)
+			h.metrics.connected(-1)
+			break
+		}
+	}
+	if len(a.boxes) > 0 {
+		return
+	}
+	for _, held := range a.answers {
+		held.timer.Stop()
+	}
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+	delete(h.people, o.person)
+}
+
+// standing gives where the person's connections are.
+func (h *hub) standing(person int64) cursor {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if a := h.people[person]; a != nil {
+		return a.cursor()
+	}
+	return h.at
+}
+
+// onChat handles one event of CHAT.
+func (h *hub) onChat(s bus.Stored) {
+	turn, kind, err := chat.ParseSubject(s.Subject)
+	if err != nil {
+		h.unfit(s, err)
+		return
+	}
+	key := turn.String()
+	h.mu.Lock()
+	h.at.chat = s.Seq
+	a := h.people[turn.Person]
+	var asked uint64
+	switch kind {
+	case chat.Asked:
+		if len(h.open) < maxOpenTurns {
+			h.open[key] = s.Seq
+		}
+	case chat.Answer:
+		asked = h.open[key]
+		delete(h.open, key)
+	}
+	h.mu.Unlock()
+	if a == nil {
+		return
+	}
+	ev, err := decodeChat(s)
+	if err != nil || ev == nil {
+		h.unfit(s, err)
+		return
+	}
+	ev.replyTo = asked
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if a = h.people[turn.Person]; a == nil {
+		return
+	}
+	if ev.kind == eventAsked {
+		a.at.chat = ev.seq
+		h.emit(a, h.writer.frame(ev, a.cursor()))
+		h.releaseDeltas(a, false)
+		return
+	}
+	h.answer(a, ev)
+}
+
+// onDelta handles one event of DELTA.
+func (h *hub) onDelta(s bus.Stored) {
+	session, err := chat.ParseDelta(s.Subject)
+	h.mu.Lock()
+	if s.Seq <= h.at.delta {
+		h.beganAnew()
+	}
+	h.at.delta = s.Seq
+	a := h.people[session.Person]
+	h.mu.Unlock()
+	if err != nil {
+		h.unfit(s, err)
+		return
+	}
+	if a == nil {
+		return
+	}
+	ev, err := decodeDelta(s)
+	if err != nil {
+		h.unfit(s, err)
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if a = h.people[session.Person]; a == nil {
+		return
+	}
+	if len(a.deltas) > 0 || h.early(a, ev) {
+		a.deltas = append(a.deltas, ev)
+		if a.timer == nil {
+			a.timer = time.AfterFunc(holdFor, func() {
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				h.releaseDeltas(a, true)
+			})
+		}
+		if len(a.deltas) > maxHeldDeltas {
+			h.releaseDeltas(a, true)
+		}
+		return
+	}
+	h.delta(a, ev)
+}
+
+// early says whether a delta came before its question: it begins a stream of a turn of which nothing was seen.
+func (h *hub) early(a *audience, ev *event) bool {
+	if ev.index > 1 || a.turns[ev.key] != nil {
+		return false
+	}
+	_, seen := h.open[ev.key]
+	return !seen
+}
+
+// releaseDeltas dispatches the deltas that need not wait any more, or all of them.
+func (h *hub) releaseDeltas(a *audience, all bool) {
+	for len(a.deltas) > 0 && (all || !h.early(a, a.deltas[0])) {
+		ev := a.deltas[0]
+		a.deltas = a.deltas[1:]
+		h.delta(a, ev)
+	}
+	if len(a.deltas) == 0 {
+		a.deltas = nil
+		if a.timer != nil {
+			a.timer.Stop()
+			a.timer = nil
+		}
+	}
+}
+
+// delta dispatches one.
+func (h *hub) delta(a *audience, ev *event) {
+	a.at.delta = ev.seq
+	p := a.progress(ev.key)
+	if p.done {
+		h.metrics.late.Inc()
+		return
+	}
+	st := p.stream(ev.streamID)
+	switch {
+	case st.ended || !ev.end && ev.index <= st.last:
+		return // told before
+	case ev.end:
+		st.ended = true
+		h.emit(a, h.writer.end(ev, ev.streamID, a.cursor()))
+	default:
+		st.last = ev.index
+		h.emit(a, h.writer.frame(ev, a.cursor()))
+	}
+	for i, held := range a.answers {
+		if held.event.key == ev.key && p.complete(held.event) && held.event.replyTo != 0 {
+			h.release(a, i)
+			break
+		}
+	}
+}
+
+// answer dispatches an answer, or holds it until its deltas were dispatched.
+func (h *hub) answer(a *audience, ev *event) {
+	if a.progress(ev.key).complete(ev) && ev.replyTo != 0 {
+		h.deliver(a, ev)
+		return
+	}
+	held := &heldAnswer{event: ev}
+	held.timer = time.AfterFunc(holdFor, func() { h.giveUpWaiting(a, held) })
+	a.answers = append(a.answers, held)
+	a.at.chat = ev.seq
+	if ev.replyTo == 0 {
+		go h.findQuestion(a, held)
+	}
+}
+
+// findQuestion looks up the question of an answer that was asked before this gateway began to follow.
+func (h *hub) findQuestion(a *audience, held *heldAnswer) {
+	seq := h.questionOf(held.event.turn)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, other := range a.answers {
+		if other != held {
+			continue
+		}
+		if held.event.replyTo = seq; seq != 0 && a.progress(held.event.key).complete(held.event) {
+			h.release(a, i)
+		}
+		return
+	}
+}
+
+func (h *hub) questionOf(turn chat.Turn) uint64 {
+	ctx, cancel := context.WithTimeout(context.Background(), holdFor)
+	defer cancel()
+	s, found, err := h.bus.Last(ctx, bus.ChatStream, turn.Subject(chat.Asked)+".*")
+	if err != nil || !found {
+		return 0
+	}
+	return s.Seq
+}
+
+func (h *hub) giveUpWaiting(a *audience, held *heldAnswer) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, other := range a.answers {
+		if other == held {
+			h.metrics.incomplete.Inc()
+			h.release(a, i)
+			return
+		}
+	}
+}
+
+// release delivers the held answer at i.
+func (h *hub) release(a *audience, i int) {
+	held := a.answers[i]
+	held.timer.Stop()
+	a.answers = append(a.answers[:i:i], a.answers[i+1:]...)
+	h.deliver(a, held.event)
+}
+
+// deliver dispatches an answer: first the ends of the turn's other streams, then the message, then the end of its own.
+func (h *hub) deliver(a *audience, ev *event) {
+	p := a.progress(ev.key)
+	for i := range p.streams {
+		if st := &p.streams[i]; !st.ended && st.id != ev.streamID {
+			st.ended = true
+			h.emit(a, h.writer.end(ev, st.id, a.cursor()))
+		}
+	}
+	p.done, p.streams = true, nil
+	a.at.chat = max(a.at.chat, ev.seq)
+	h.emit(a, h.writer.frame(ev, a.cursor()))
+	if ev.streamID != "" {
+		h.emit(a, h.writer.end(ev, ev.streamID, a.cursor()))
+	}
+}
+
+func (h *hub) emit(a *audience, f *frame) {
+	h.metrics.frames.Add(float64(len(a.boxes)))
+	for _, o := range a.boxes {
+		o.push(f)
+	}
+}
+
+// beganAnew notes that DELTA was emptied, as a restart of its server does.
+func (h *hub) beganAnew() {
+	h.anew++
+	for _, a := range h.people {
+		a.at.delta = 0
+		for _, o := range a.boxes {
+			o.deltasBeganAnew()
+		}
+	}
+}
+
+// toldBefore notes what a connection was told by catching up, so that the live part goes on from there.
+func (h *hub) toldBefore(person int64, events []*event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := h.people[person]
+	if a == nil {
+		return
+	}
+	if len(a.deltas) > 0 {
+		return // what is held comes live
+	}
+	for _, ev := range events {
+		// What the hub has not dispatched yet comes live as well, for the person's other connections.
+		if p := a.progress(ev.key); ev.kind == eventDelta && !p.done && ev.seq <= h.at.delta {
+			st := p.stream(ev.streamID)
+			st.last = max(st.last, ev.index)
+		}
+	}
+}
+
+func (h *hub) unfit(s bus.Stored, err error) {
+	h.metrics.unfit.Inc()
+	h.log.Warn("an event does not fit and is passed over", "stream", s.Stream, "subject", s.Subject, "seq", s.Seq, "error", err)
+}
+
+// cursor is where the person's connections stand. What is held back is not behind them.
+func (a *audience) cursor() cursor {
+	c := a.at
+	for _, held := range a.answers {
+		c.chat = min(c.chat, held.event.seq-1)
+	}
+	return c
+}
+
+func (a *audience) progress(key string) *progress {
+	p := a.turns[key]
+	if p == nil {
+		p = &progress{}
+		a.turns[key] = p
+		a.order = append(a.order, key)
+		if len(a.order) > keepTurns {
+			delete(a.turns, a.order[0])
+			a.order = a.order[1:]
+		}
+	}
+	return p
+}
+
+func (p *progress) stream(id string) *stream {
+	for i := range p.streams {
+		if p.streams[i].id == id {
+			return &p.streams[i]
+		}
+	}
+	p.streams = append(p.streams, stream{id: id})
+	return &p.streams[len(p.streams)-1]
+}
+
+// complete says whether all deltas that the answer counts were dispatched.
+func (p *progress) complete(ev *event) bool {
+	if ev.deltas <= 0 || p.done {
+		return true
+	}
+	for i := range p.streams {
+		if p.streams[i].id == ev.streamID {
+			return p.streams[i].last >= ev.deltas
+		}
+	}
+	return false
+}
