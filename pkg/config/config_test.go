@@ -252,7 +252,7 @@ func TestSettingsThatAreTaken(t *testing.T) {
 		dump, err := json.Marshal(s)
 		require.NoError(t, err)
 		for _, printed := range []string{fmt.Sprintf("%v %+v %#v %s", s, s, s, s.RPC.Token),
-			fmt.Sprintf("%+v %#v %+v %#v", s.RPC, s.RPC, s.Database, s.Database), string(dump)} {
+			fmt.Sprintf("%+v %#v %+v %#v %+v %#v", s.RPC, s.RPC, s.Database, s.Database, s.NATS, s.NATS), string(dump)} {
 			require.NotContains(t, printed, "hunter2")
 		}
 	}

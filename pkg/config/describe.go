@@ -62,6 +62,16 @@ func (d Database) String() string { return maskURL(d.URL) }
 // GoString is String.
 func (d Database) GoString() string { return d.String() }
 
+// String masks the users and passwords of URL.
+func (n NATS) String() string {
+	type bare NATS // without this method
+	n.URL = links().format(n.URL)
+	return fmt.Sprintf("%+v", bare(n))
+}
+
+// GoString is String.
+func (n NATS) GoString() string { return n.String() }
+
 // Reload takes from next what can change while a process runs and leaves the rest of s. It gives the keys that changed
 // and those that differ in next but need a restart.
 func (s Settings) Reload(next Settings) (merged Settings, changed, needRestart []string) {

@@ -208,7 +208,8 @@ func readBounded(name string) ([]byte, error) {
 }
 
 // kubernetesLinks are the variables that Kubernetes makes of services: BUTLER_… when a release is named butler.
-var kubernetesLinks = regexp.MustCompile(`_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_(PORT|PROTO|ADDR))?)?$`)
+var kubernetesLinks = regexp.MustCompile(
+	`_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_(PORT|PROTO|ADDR))?)?$`)
 
 func (l *loader) readEnv(alsoKnown []string) {
 	known := slices.Concat([]string{"BUTLER_CONFIG"}, alsoKnown, l.expanded)

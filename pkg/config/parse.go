@@ -238,7 +238,8 @@ func validHost(host string) bool {
 	return true
 }
 
-// target is what gRPC dials: host:port, or a target of the dns, passthrough or unix scheme; empty for the listen address.
+// target is what gRPC dials: host:port, or a target of the dns, passthrough or unix scheme; empty for the address that
+// is listened on.
 func target() codec[string] {
 	return codec[string]{
 		parse: func(text string) (string, error) {

@@ -68,6 +68,7 @@ func NewClient(o ClientOptions) (*grpc.ClientConn, error) {
 		grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultServiceConfig(serviceConfig),
 		grpc.WithDisableServiceConfig(), // none from DNS
+		grpc.WithNoProxy(),              // HTTPS_PROXY is for the world outside
 		grpc.WithUserAgent("butler"),
 		grpc.WithMaxHeaderListSize(maxHeaderBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage)),
@@ -75,7 +76,8 @@ func NewClient(o ClientOptions) (*grpc.ClientConn, error) {
 			Time: keepaliveTime, Timeout: keepaliveWait, PermitWithoutStream: true,
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
+			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: 3 * time.Second},
 			MinConnectTimeout: 5 * time.Second,
 		}),
 		grpc.WithUnaryInterceptor(c.unary),
@@ -96,14 +98,30 @@ func NewClient(o ClientOptions) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
+// Reachable gives a check for telemetry.Checks: whether conn has a connection, which it opens if it has none.
+func Reachable(conn *grpc.ClientConn) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for {
+			state := conn.GetState()
+			if state == connectivity.Ready {
+				return nil
+			}
+			conn.Connect()
+			if state == connectivity.Shutdown || !conn.WaitForStateChange(ctx, state) {
+				return errors.New("no connection to " + conn.Target())
+			}
+		}
+	}
+}
+
 type client struct {
 	service   string
 	readyWait time.Duration
 	observer  *observer
 }
 
-// ready waits for a connection, at most readyWait. It is not gRPC's own wait for ready, which waits as long as the whole
-// call may take.
+// ready waits for a connection, at most readyWait. It is not gRPC's own wait for ready, which waits as long as the
+// whole call may take.
 func (c *client) ready(ctx context.Context, cc *grpc.ClientConn) error {
 	if cc.GetState() == connectivity.Ready {
 		return nil

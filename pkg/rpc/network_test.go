@@ -84,10 +84,12 @@ func TestAClientNeedsNoServerToBeMade(t *testing.T) {
 	require.NotErrorIs(t, err, context.DeadlineExceeded, "the caller had time left")
 	_, err = butlerv1.NewBrainServiceClient(conn).Complete(t.Context(), &butlerv1.CompleteRequest{})
 	require.Equal(t, fault.Unavailable, fault.CodeOf(err))
-	require.Equal(t, 1.0, counters(t, reg)["butler_rpc_client_calls_total butler.v1.RegistryService/ListAgents Unavailable"])
+	require.Equal(t, 1.0, counters(t, reg)["butler_rpc_client_calls_total "+
+		"butler.v1.RegistryService/ListAgents Unavailable"])
 
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
+	require.EqualError(t, Reachable(conn)(gone), "no connection to "+addr)
 	require.ErrorIs(t, listAgents(gone, conn), context.Canceled)
 
 	// It starts later, stops, and starts again: the same client reaches it each time.
@@ -99,9 +101,11 @@ func TestAClientNeedsNoServerToBeMade(t *testing.T) {
 		require.NoError(t, err)
 		stop := serve(t, l, &service{list: empty}, ServerOptions{})
 		require.NoError(t, <-result)
+		require.NoError(t, Reachable(patient)(t.Context()))
 		stop()
 	}
 	require.NoError(t, patient.Close())
+	require.Error(t, Reachable(patient)(t.Context()))
 	err = listAgents(t.Context(), patient)
 	require.Equal(t, fault.Unavailable, fault.CodeOf(err))
 }
@@ -214,16 +218,18 @@ func TestMutualTLS(t *testing.T) {
 	l := listen(t)
 	serve(t, l, &service{list: empty}, ServerOptions{Security: ours.issue("brain", 2)})
 	at := l.Addr().String()
+	_, port, err := net.SplitHostPort(at)
+	require.NoError(t, err)
 	wait := 300 * time.Millisecond
 	require.NoError(t, listAgents(t.Context(), dial(t, ClientOptions{Target: at, Security: ours.issue("gateway", 3)})))
 
 	foreign := theirs.issue("gateway", 3)
 	foreign.CAFile = filepath.Join(ours.dir, "ca.pem")
 	for name, c := range map[string]ClientOptions{
-		"foreign client":  {Target: at, Security: foreign, ReadyWait: wait},
-		"foreign server":  {Target: at, Security: theirs.issue("other", 4), ReadyWait: wait},
-		"no certificate":  {Target: at, Security: Security{Token: token}, ReadyWait: wait},
-		"not its address": {Target: strings.Replace(at, "127.0.0.1", "127.0.0.2", 1), Security: ours.issue("x", 5), ReadyWait: wait},
+		"foreign client": {Target: at, Security: foreign, ReadyWait: wait},
+		"foreign server": {Target: at, Security: theirs.issue("other", 4), ReadyWait: wait},
+		"no certificate": {Target: at, Security: Security{Token: token}, ReadyWait: wait},
+		"another name":   {Target: "localhost:" + port, Security: ours.issue("x", 5), ReadyWait: wait},
 	} {
 		err := listAgents(t.Context(), dial(t, c))
 		require.Equal(t, fault.Unavailable, fault.CodeOf(err), "%s: %v", name, err)
@@ -236,7 +242,7 @@ func TestMutualTLS(t *testing.T) {
 	require.NoError(t, listAgents(t.Context(), dial(t, ClientOptions{Target: second.Addr().String(), Security: both})))
 	certificateOnly := both
 	certificateOnly.Token = ""
-	err := listAgents(t.Context(), dial(t, ClientOptions{Target: second.Addr().String(), Security: certificateOnly}))
+	err = listAgents(t.Context(), dial(t, ClientOptions{Target: second.Addr().String(), Security: certificateOnly}))
 	require.Contains(t, fault.MessageOf(err), "INTERNAL_SERVICE_TOKEN", "certificate and token are both needed")
 }
 

@@ -184,8 +184,8 @@ func (s *Server) call(ctx context.Context, method string, handler func() error) 
 	return toStatus(err)
 }
 
-// refuseRetry tells the client's retry policy that a handler which says "unavailable" means it: it has tried what can be
-// tried. What remains for the policy are connections that fail.
+// refuseRetry tells the client's retry policy that a handler which says "unavailable" means it: it has tried what can
+// be tried. What remains for the policy are connections that fail.
 func (s *Server) refuseRetry(err error, setTrailer func(metadata.MD)) {
 	if status.Code(err) == codes.Unavailable {
 		setTrailer(metadata.Pairs("grpc-retry-pushback-ms", "-1"))

@@ -95,10 +95,13 @@ func TestLogSurvivesItsValues(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	log := NewLogger(&out, "json", slog.LevelInfo)
-	log.Info("long "+strings.Repeat("é", 1<<20), "err", panics{}, "huge", map[string]string{"a": strings.Repeat("x", 1<<20)})
-	require.Less(t, out.Len(), 4*maxLogged)
+	log.Info("long "+strings.Repeat("é", 1<<20), "err", panics{},
+		"huge", map[string]string{"a": strings.Repeat("x", 1<<20)},
+		"cut", strings.Repeat("x", maxLogged-20)+"postgres://ann:hunter2hunter2@db")
+	require.Less(t, out.Len(), 5*maxLogged)
 	require.Contains(t, out.String(), "bytes more")
 	require.Contains(t, out.String(), "PANIC")
+	require.NotContains(t, out.String(), "hunter")
 	require.NotContains(t, out.String(), "\\ufffd")
 }
 

@@ -30,50 +30,76 @@ func isSensitive(key string) bool {
 	return false
 }
 
-var patterns = []struct {
-	find *regexp.Regexp
-	with string
-}{
-	{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)`), Masked},
-	{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*NKEY SEED-----.*?(-+END [A-Z ]*NKEY SEED-+|$)`), Masked},
-	{regexp.MustCompile(`(?i)\b(bearer|basic)(\s+|%20)[A-Za-z0-9._~+/=-]{6,}`), "$1 " + Masked},
-	// The user part of a URL, up to the last @ before the path, as clients read it.
-	{regexp.MustCompile(`://[^/\s"'<>?#]*@`), "://" + Masked + "@"},
-	{regexp.MustCompile(`(?i)((?:\b|%3F|%26)(?:[a-z]+[_-])?(?:token|ticket|password|passwd|secret|api[_-]?key))(=|%3D|["']:\s?)` +
-		`("[^"]*"?|'[^']*'?|[^&\s"',;}]+)`), "$1$2" + Masked},
-	{regexp.MustCompile(`\bbtl_[A-Za-z0-9_-]+`), Masked},
-	{regexp.MustCompile(`\bsk-[A-Za-z0-9_-]{8,}`), Masked},
-	{regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.?[A-Za-z0-9_-]*`), Masked}, // JSON web token
-	{regexp.MustCompile(`\bS[AOUNCX][A-Z2-7]{56}\b`), Masked},                               // nkey seed
+// pattern is a shape of secrets. A text is searched only when it holds one of the hints (of its lower-case form with
+// fold): searching costs a hundred times as much as looking for a hint.
+type pattern struct {
+	hints []string
+	fold  bool
+	find  *regexp.Regexp
+	with  string
 }
 
-// Redact masks in a text what looks like a secret: bearer tokens, btl_… and sk-… tokens, web tokens, nkey seeds, private
-// keys, the user part of URLs, and the value after token=, password= and the like. It is a second line of defence: what
+var patterns = []pattern{
+	{[]string{"PRIVATE KEY"}, false,
+		regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)`), Masked},
+	{[]string{"NKEY SEED"}, false,
+		regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*NKEY SEED-----.*?(-+END [A-Z ]*NKEY SEED-+|$)`), Masked},
+	{[]string{"bearer", "basic"}, true,
+		regexp.MustCompile(`(?i)\b(bearer|basic)(\s+|%20)[A-Za-z0-9._~+/=-]{6,}`), "$1 " + Masked},
+	// The user part of a URL, up to the last @ before the path, as clients read it.
+	{[]string{"@"}, false, regexp.MustCompile(`://[^/\s"'<>?#]*@`), "://" + Masked + "@"},
+	{[]string{"=", "%3d", `":`, `':`}, true,
+		regexp.MustCompile(`(?i)((?:\b|%3F|%26)(?:[a-z]+[_-])?(?:token|ticket|password|passwd|secret|api[_-]?key))` +
+			`(=|%3D|["']:\s?)("[^"]*"?|'[^']*'?|[^&\s"',;}]+)`), "$1$2" + Masked},
+	{[]string{"btl_"}, false, regexp.MustCompile(`\bbtl_[A-Za-z0-9_-]+`), Masked},
+	{[]string{"sk-"}, false, regexp.MustCompile(`\bsk-[A-Za-z0-9_-]{8,}`), Masked},
+	// JSON web tokens.
+	{[]string{"eyJ"}, false, regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.?[A-Za-z0-9_-]*`), Masked},
+	// Seeds of nkeys.
+	{[]string{"SA", "SO", "SU", "SN", "SC", "SX"}, false, regexp.MustCompile(`\bS[AOUNCX][A-Z2-7]{56}\b`), Masked},
+}
+
+func (p pattern) mayBeIn(text, lower string) bool {
+	if p.fold {
+		text = lower
+	}
+	for _, h := range p.hints {
+		if strings.Contains(text, h) {
+			return true
+		}
+	}
+	return false
+}
+
+// Redact masks in a text what looks like a secret: bearer tokens, btl_… and sk-… tokens, web tokens, nkey seeds,
+// private keys, the user part of URLs, and the value after token=, password= and the like. It is a second line of defence: what
 // is known to be secret must not be given to a log in the first place.
 func Redact(text string) string {
+	lower := strings.ToLower(text)
 	for _, p := range patterns {
+		if !p.mayBeIn(text, lower) {
+			continue
+		}
 		text = p.find.ReplaceAllString(text, p.with)
 	}
 	return text
 }
 
-// redactText masks and bounds a text for the log. It is cut before it is searched, so that the time is bounded too; what
-// the cut leaves of a secret still begins like one.
+// overlap is how far beyond the bound a text is searched, so that a secret which the cut would split is still seen.
+const overlap = 1 << 10
+
+// redactText masks and bounds a text for the log. Only the part that may be shown is searched, which bounds the time.
 func redactText(text string) string {
-	more := 0
-	if len(text) > maxLogged {
-		cut := maxLogged
-		for cut > 0 && !utf8.RuneStart(text[cut]) {
-			cut--
-		}
-		more = len(text) - cut
-		text = text[:cut]
+	if len(text) <= maxLogged {
+		return Redact(text)
 	}
-	text = Redact(text)
-	if more > 0 {
-		text += fmt.Sprintf("… (%d bytes more)", more)
+	more := len(text) - maxLogged
+	text = Redact(text[:min(len(text), maxLogged+overlap)])
+	cut := min(len(text), maxLogged)
+	for cut > 0 && cut < len(text) && !utf8.RuneStart(text[cut]) {
+		cut--
 	}
-	return text
+	return strings.ToValidUTF8(text[:cut], "") + fmt.Sprintf("… (about %d bytes more)", more)
 }
 
 func redactAttr(a slog.Attr) slog.Attr {
