@@ -85,6 +85,23 @@ func TestMakeTargetsExist(t *testing.T) {
 	}
 }
 
+// Every route of the gateway is on the page of the HTTP API, and every route of the page is the gateway's.
+func TestRoutesAreDocumented(t *testing.T) {
+	t.Parallel()
+	source, err := os.ReadFile("../services/gateway/routes.go")
+	require.NoError(t, err)
+	served := map[string]bool{"POST /config/reload": true} // of the ops address
+	for _, m := range regexp.MustCompile(`"(GET|POST|PATCH|DELETE)(?:", "| )(/[^"]+)"`).FindAllStringSubmatch(string(source), -1) {
+		served[m[1]+" "+m[2]] = true
+	}
+	documented := map[string]bool{}
+	page := pages(t)["reference/http-api.md"] + pages(t)["reference/websocket.md"]
+	for _, m := range regexp.MustCompile("`(GET|POST|PATCH|DELETE) (/[^`?]*)").FindAllStringSubmatch(page, -1) {
+		documented[m[1]+" "+m[2]] = true
+	}
+	require.Equal(t, served, documented)
+}
+
 // The two READMEs have the same parts, commands and links.
 func TestTheReadmesSayTheSame(t *testing.T) {
 	t.Parallel()

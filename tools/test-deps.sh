@@ -54,8 +54,8 @@ node_dir() {
 
 browser() {
 	local name
-	if [ -n "${CHROME_PATH:-}" ]; then
-		echo "$CHROME_PATH"
+	if [ -n "${CHROMIUM:-}" ]; then # as the browser tests name it
+		echo "$CHROMIUM"
 		return
 	fi
 	for name in chromium chromium-browser google-chrome google-chrome-stable; do
@@ -132,5 +132,5 @@ done
 	dir=$(node_dir)
 	if [ "$dir/node" != "$(command -v node)" ]; then printf 'export PATH=%q:"$PATH"\n' "$dir"; fi
 	if ! command -v initdb >/dev/null; then printf 'export PATH="$PATH":%q\n' "$(postgres_dir)"; fi
-	printf 'export CHROME_PATH=%q\n' "$(browser)"
+	printf 'export CHROMIUM=%q\n' "$(browser)"
 } >.cache/test-env

@@ -30,28 +30,13 @@ go_tests() {
 		-race -timeout 15m ${GOTESTFLAGS:-} $(patterns)
 }
 
-# node --test takes folders or patterns, depending on Node's version: give it files.
-node_tests() {
-	local files=() f
-	while IFS= read -r f; do files+=("$f"); done < <(find "$1" -name node_modules -prune -o -name '*.test.*js' -print | sort)
-	if [ ${#files[@]} -eq 0 ]; then
-		echo "no *.test.js in $1"
-		return 1
-	fi
-	node --test "${files[@]}"
-}
-
 browser_tests() {
-	(cd web/e2e && npm ci --no-fund --no-audit) && node_tests web/e2e
+	npm ci --prefix web/e2e --no-fund --no-audit && npm test --prefix web/e2e
 }
 
 part "Go" go_tests
-if [ -d web/test ]; then part "page" node_tests web/test; fi
-if [ -d web/e2e ]; then
-	part "build" make --no-print-directory build
-	export BUTLER_BIN=$PWD/bin/butler
-	part "browser" browser_tests
-fi
+part "page" npm test --prefix web
+part "browser" browser_tests
 
 echo
 if [ ${#failed[@]} -gt 0 ]; then
