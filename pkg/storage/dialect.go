@@ -35,6 +35,25 @@ func EscapeLike(text string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(text) + "%"
 }
 
+// rebind gives a query with PostgreSQL's placeholders in the form that the dialect is fast with: $1 becomes ?1 for
+// SQLite, outside of string literals. SQLite understands $1 too, but as a name, which it looks for among all others.
+func (d Dialect) rebind(query string) string {
+	if d == Postgres || !strings.Contains(query, "$") {
+		return query
+	}
+	out := []byte(query)
+	quoted := false
+	for i, c := range out {
+		switch {
+		case c == '\'':
+			quoted = !quoted
+		case c == '$' && !quoted && i+1 < len(out) && out[i+1] >= '0' && out[i+1] <= '9':
+			out[i] = '?'
+		}
+	}
+	return string(out)
+}
+
 // clean makes text arguments such as both databases can hold: PostgreSQL refuses NUL and invalid UTF-8, so they
 // become U+FFFD, in both dialects alike.
 func clean(args []any) []any {

@@ -1,8 +1,8 @@
 // Package storage is Butler's SQL: it opens SQLite or PostgreSQL, runs transactions with bounded time and retry,
 // migrates, and turns database errors into faults.
 //
-// One SQL text serves both databases. Placeholders are PostgreSQL's ($1, $2, …), which the SQLite driver
-// understands; where the dialects differ, Dialect gives the phrase. Times are Unix milliseconds in BIGINT columns, 0 for never; ids are BIGINT.
+// One SQL text serves both databases. Placeholders are PostgreSQL's ($1, $2, …), rewritten for
+// SQLite; where the dialects differ, Dialect gives the phrase. Times are Unix milliseconds in BIGINT columns, 0 for never; ids are BIGINT.
 //
 // Every call ends within Options.Timeout: a database that is down or hangs is a fault.Unavailable after that time at
 // the latest, so that callers can go on without it. Connections come back by themselves.

@@ -379,6 +379,17 @@ func TestAddresses(t *testing.T) {
 	require.Contains(t, err.Error(), "folder")
 }
 
+func TestPlaceholdersInLiterals(t *testing.T) {
+	t.Parallel()
+	storagetest.Each(t, func(t *testing.T, db *storage.DB) {
+		var a, b string
+		require.NoError(t, db.Read(t.Context(), func(tx *storage.Tx) error {
+			return tx.QueryRow("SELECT '$1 it''s $2', CAST($2 AS TEXT) WHERE $1 = 'x'", "x", "y").Scan(&a, &b)
+		}))
+		require.Equal(t, "$1 it's $2 y", a+" "+b)
+	})
+}
+
 func TestSQLiteSettings(t *testing.T) {
 	t.Parallel()
 	// Characters that mean something in a URI are part of the name.
@@ -413,7 +424,7 @@ func TestOutage(t *testing.T) {
 	t.Parallel()
 	cluster := storagetest.New(t)
 	url := cluster.NewDatabase(t)
-	db := storagetest.Open(t, url)
+	db := storagetest.OpenWith(t, url, storage.Options{})
 	require.NoError(t, db.Migrate(t.Context(), "test", things))
 	// Several connections that the restart breaks without their knowing.
 	var wg sync.WaitGroup
@@ -436,7 +447,7 @@ func TestOutage(t *testing.T) {
 	quick("ping", func() error { return db.Ping(t.Context()) })
 	quick("write", func() error { _, err := insert(t.Context(), db, "down"); return err })
 	quick("migrate", func() error { return db.Migrate(t.Context(), "test", things) })
-	early := storagetest.Open(t, url) // starting while it is down is not an error
+	early := storagetest.OpenWith(t, url, storage.Options{}) // starting while it is down is not an error
 	quick("ping of a new process", func() error { return early.Ping(t.Context()) })
 
 	cluster.Start(t)
@@ -487,11 +498,9 @@ func TestAServerThatDoesNotAnswer(t *testing.T) {
 
 func TestAStatementThatTakesTooLong(t *testing.T) {
 	t.Parallel()
-	db, err := storage.Open(t.Context(), storagetest.Shared(t).NewDatabase(t), storage.Options{Timeout: 300 * time.Millisecond})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = db.Close() })
+	db := storagetest.OpenWith(t, storagetest.Shared(t).NewDatabase(t), storage.Options{Timeout: 300 * time.Millisecond})
 	start := time.Now()
-	err = db.Write(t.Context(), func(tx *storage.Tx) error {
+	err := db.Write(t.Context(), func(tx *storage.Tx) error {
 		_, err := tx.Exec("SELECT pg_sleep(30)")
 		return err
 	})

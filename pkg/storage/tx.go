@@ -40,7 +40,7 @@ func (tx *Tx) Dialect() Dialect { return tx.dialect }
 
 // Exec runs a statement and gives the number of rows that it changed.
 func (tx *Tx) Exec(query string, args ...any) (int64, error) {
-	result, err := tx.q.ExecContext(tx.ctx, query, clean(args)...)
+	result, err := tx.q.ExecContext(tx.ctx, tx.dialect.rebind(query), clean(args)...)
 	if err != nil {
 		return 0, mapped(err)
 	}
@@ -50,7 +50,7 @@ func (tx *Tx) Exec(query string, args ...any) (int64, error) {
 
 // QueryRow runs a query whose first row is wanted; the Row's Scan gives ErrNoRows when there is none.
 func (tx *Tx) QueryRow(query string, args ...any) Row {
-	return row{tx.q.QueryRowContext(tx.ctx, query, clean(args)...)}
+	return row{tx.q.QueryRowContext(tx.ctx, tx.dialect.rebind(query), clean(args)...)}
 }
 
 type row struct{ row *sql.Row }
@@ -59,7 +59,7 @@ func (r row) Scan(dest ...any) error { return mapped(r.row.Scan(dest...)) }
 
 // Collect runs a query and gives what scan makes of each row, in order; nil when there is none.
 func Collect[T any](tx *Tx, scan func(Row) (T, error), query string, args ...any) ([]T, error) {
-	rows, err := tx.q.QueryContext(tx.ctx, query, clean(args)...)
+	rows, err := tx.q.QueryContext(tx.ctx, tx.dialect.rebind(query), clean(args)...)
 	if err != nil {
 		return nil, mapped(err)
 	}

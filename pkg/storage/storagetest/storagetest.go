@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -78,10 +79,19 @@ func (c *Cluster) exec(statement string) error {
 	return err
 }
 
-// Open opens the database at url and closes it when the test ends.
+// patience is the time that a call may take in tests that are not about it: a busy machine is not an outage.
+const patience = 30 * time.Second
+
+// Open opens the database at url, with a generous timeout, and closes it when the test ends.
 func Open(t testing.TB, url string) *storage.DB {
 	t.Helper()
-	db, err := storage.Open(t.Context(), url, storage.Options{})
+	return OpenWith(t, url, storage.Options{Timeout: patience})
+}
+
+// OpenWith is Open with options, for tests that are about them.
+func OpenWith(t testing.TB, url string, opts storage.Options) *storage.DB {
+	t.Helper()
+	db, err := storage.Open(context.Background(), url, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,8 @@ import (
 const (
 	// projector names the row of the table projection.
 	projector = "messages"
-	// insertBatch bounds the rows of one INSERT: 16 columns each, of 32,766 parameters that SQLite allows.
-	insertBatch = 200
+	// insertBatch bounds the rows of one INSERT. More save PostgreSQL little, and SQLite parses each INSERT anew.
+	insertBatch = 50
 	// MaxApply bounds the messages of one Apply.
 	MaxApply = 5000
 	// derivedTitleRunes bounds a title that is made of a message, in characters.
@@ -132,7 +132,7 @@ func touchThreads(tx *storage.Tx, messages []Message) error {
 	for _, id := range slices.Sorted(maps.Keys(threads)) {
 		n := threads[id]
 		// title_from = -1, a person's own title, is neither 0 nor greater than any sequence: it stays.
-		const untitled = "$3 > 0 AND (title_from = 0 OR title_from > $3)"
+		const untitled = "CAST($3 AS BIGINT) > 0 AND (title_from = 0 OR title_from > $3)"
 		if _, err := tx.Exec(`UPDATE threads SET
 				last_message_at = CASE WHEN last_message_at < $2 THEN $2 ELSE last_message_at END,
 				title = CASE WHEN `+untitled+` THEN $4 ELSE title END,
@@ -208,9 +208,10 @@ func (s *Store) ResetProjection(ctx context.Context) error {
 // deriveTitle makes a title of a message: its first line that says something, cut at derivedTitleRunes.
 func deriveTitle(text string) string {
 	for line := range strings.Lines(text) {
-		title, err := cleanTitle(strings.ToValidUTF8(firstBytes(line, 8*derivedTitleRunes), ""))
-		if err != nil || title == "" {
-			title = ""
+		// Four bytes a character, and space around: enough of a line of any length.
+		line = line[:min(len(line), 8*derivedTitleRunes)]
+		title := oneLine(strings.ToValidUTF8(line, ""))
+		if title == "" {
 			continue
 		}
 		if utf8.RuneCountInString(title) > derivedTitleRunes {
@@ -220,5 +221,3 @@ func deriveTitle(text string) string {
 	}
 	return ""
 }
-
-func firstBytes(s string, n int) string { return s[:min(n, len(s))] }

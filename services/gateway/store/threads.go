@@ -272,7 +272,7 @@ func (s *Store) UpdateThread(ctx context.Context, owner, id int64, change Thread
 			at = millis(now)
 		}
 		// Archiving again keeps the first time.
-		add("archived_at = CASE WHEN archived_at > 0 AND $n > 0 THEN archived_at ELSE $n END", at)
+		add("archived_at = CASE WHEN archived_at > 0 AND CAST($n AS BIGINT) > 0 THEN archived_at ELSE $n END", at)
 	}
 	var thread Thread
 	err := s.db.Write(ctx, func(tx *storage.Tx) (err error) {
@@ -316,16 +316,21 @@ func cleanTitle(title string) (string, error) {
 	if !utf8.ValidString(title) {
 		return "", fault.New(fault.Invalid, "a title must be UTF-8")
 	}
-	title = strings.TrimSpace(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
-			return ' '
-		}
-		return r
-	}, title))
+	title = oneLine(title)
 	if utf8.RuneCountInString(title) > MaxTitleRunes {
 		return "", fault.New(fault.Invalid, "a title has at most %d characters", MaxTitleRunes)
 	}
 	return title, nil
+}
+
+// oneLine turns control characters into space and takes the space around away.
+func oneLine(text string) string {
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
+			return ' '
+		}
+		return r
+	}, text))
 }
 
 func checkQuery(q string) error {
