@@ -36,6 +36,9 @@ type Delivery struct {
 	Partition int
 	// First says that nobody was given this event before; only then can no other worker have begun.
 	First bool
+	// Pin identifies the time during which this replica alone was given the partition's events. While it stays the same,
+	// no other replica was given any; empty when the event was found in the log.
+	Pin string
 
 	w   *partitions
 	mu  sync.Mutex
@@ -223,7 +226,7 @@ func (w *partitions) deliver(p int, m jetstream.Msg) {
 	if err != nil {
 		return
 	}
-	d := &Delivery{Stored: ev, Partition: p, First: meta.NumDelivered == 1, w: w, msg: m}
+	d := &Delivery{Stored: ev, Partition: p, First: meta.NumDelivered == 1, Pin: m.Headers().Get("Nats-Pin-Id"), w: w, msg: m}
 	w.mu.Lock()
 	if old := w.held[ev.Seq]; old != nil {
 		// It came again while it is held here, for instance after a lost connection: only its reply subject is new.

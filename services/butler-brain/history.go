@@ -1,0 +1,243 @@
+package brain
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/cloudwego/eino/schema"
+
+	"github.com/butlerhub/butler/pkg/bus"
+	"github.com/butlerhub/butler/pkg/chat"
+	"github.com/butlerhub/butler/pkg/journal"
+	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
+)
+
+// turnState is a turn as far as this replica has read it.
+type turnState struct {
+	turn    chat.Turn
+	first   uint64           // sequence of asked
+	last    uint64           // sequence of the newest record
+	records []journal.Record // of a turn that is open; dropped when it has ended
+	ended   bool
+	// messages are what the turn adds to later prompts, once it has ended.
+	messages []*schema.Message
+	size     int // bytes of text in messages
+}
+
+// waiting says that the turn's newest record leaves it suspended: it needs a signal or a stop to go on. Await entries are
+// only ever written once everything else of the attempt is done.
+func (t *turnState) waiting() bool {
+	if len(t.records) == 0 {
+		return false
+	}
+	r := t.records[len(t.records)-1]
+	return r.Kind == journal.KindStep && slices.ContainsFunc(r.Entries, func(e journal.Entry) bool { return e.Kind == journal.EntryAwait })
+}
+
+// history is what was said in one session, read from the log: a cache that can be dropped at any time.
+type history struct {
+	session chat.Session
+	last    uint64 // the log was read up to here
+	turns   []*turnState
+	by      map[string]*turnState
+	size    int
+}
+
+func newHistory(s chat.Session) *history {
+	return &history{session: s, by: map[string]*turnState{}}
+}
+
+// add takes the next event of the session, in any order between turns; those that were seen before are passed over.
+func (h *history) add(turn chat.Turn, r journal.Record) {
+	h.last = max(h.last, r.Seq)
+	t := h.by[turn.ID]
+	if t == nil {
+		if r.Kind != journal.KindOpen {
+			return // of a turn that was erased, or that ended before what is kept here
+		}
+		t = &turnState{turn: turn, first: r.Seq}
+		h.by[turn.ID] = t
+		i, _ := slices.BinarySearchFunc(h.turns, r.Seq, func(t *turnState, seq uint64) int {
+			if t.first < seq {
+				return -1
+			}
+			return 1
+		})
+		h.turns = slices.Insert(h.turns, i, t)
+	}
+	if t.ended || r.Seq <= t.last {
+		return
+	}
+	t.last = r.Seq
+	t.records = append(t.records, r)
+	if r.Kind == journal.KindEnd {
+		t.messages = foldTurn(t.records)
+		for _, m := range t.messages {
+			t.size += len(m.Content)
+			for _, c := range m.ToolCalls {
+				t.size += len(c.Function.Arguments)
+			}
+		}
+		h.size += t.size
+		t.ended, t.records = true, nil
+	}
+}
+
+// trim forgets the oldest ended turns beyond limit bytes of text: they would not fit into a prompt any more.
+func (h *history) trim(limit int) {
+	drop := 0
+	for drop < len(h.turns) && h.size > limit && h.turns[drop].ended {
+		h.size -= h.turns[drop].size
+		delete(h.by, h.turns[drop].turn.ID)
+		drop++
+	}
+	h.turns = slices.Delete(h.turns, 0, drop)
+}
+
+// drop forgets a turn, so that the next load reads it again.
+func (h *history) drop(t *turnState) {
+	if i := slices.Index(h.turns, t); i >= 0 {
+		h.turns = slices.Delete(h.turns, i, i+1)
+	}
+	h.size -= t.size
+	delete(h.by, t.turn.ID)
+	h.last = min(h.last, t.first-1)
+}
+
+// load reads what is new in the log.
+func (h *history) load(ctx context.Context, b *bus.Bus) error {
+	events, err := b.Load(ctx, bus.ChatStream, h.session.Filter(), h.last, 0)
+	if err != nil {
+		return err
+	}
+	for _, ev := range events {
+		turn, r, err := record(ev)
+		if err != nil {
+			h.last = max(h.last, ev.Seq)
+			continue // not a record of a turn, or not by who may write it
+		}
+		h.add(turn, r)
+	}
+	return nil
+}
+
+// before gives the messages of the turns that ended before turn t was asked.
+func (h *history) before(t *turnState) []*schema.Message {
+	var out []*schema.Message
+	for _, other := range h.turns {
+		if other.first >= t.first {
+			break
+		}
+		if other.ended {
+			out = append(out, other.messages...)
+		}
+	}
+	return out
+}
+
+// Keys of a turn's steps.
+func modelKey(step int) string         { return fmt.Sprintf("model-%d", step) }
+func toolKey(step, call int) string    { return fmt.Sprintf("tool-%d-%d", step, call) }
+func said(text string) *schema.Message { return schema.AssistantMessage(text, nil) }
+
+// modelOutcome is what is recorded of a call of the model that asks for tools. Of one that answers, the text stands in the
+// turn's end and is not recorded twice.
+type modelOutcome struct {
+	Text      string      `json:"text,omitempty"`
+	ToolCalls []toolCall  `json:"tool_calls,omitempty"`
+	Model     string      `json:"model,omitempty"`
+	Usage     *tokenUsage `json:"usage,omitempty"`
+}
+
+type toolCall struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+}
+
+// tokenUsage counts the tokens of one call.
+type tokenUsage struct {
+	PromptTokens     int64 `json:"prompt_tokens"`
+	CompletionTokens int64 `json:"completion_tokens"`
+}
+
+func (o modelOutcome) message() *schema.Message {
+	m := schema.AssistantMessage(o.Text, nil)
+	for _, c := range o.ToolCalls {
+		m.ToolCalls = append(m.ToolCalls, schema.ToolCall{ID: c.ID, Type: "function", Function: schema.FunctionCall{Name: c.Name, Arguments: c.Arguments}})
+	}
+	return m
+}
+
+// toolOutcome is what is recorded of a call of a tool.
+type toolOutcome struct {
+	Text string `json:"text"`
+}
+
+// foldTurn gives what an ended turn adds to later prompts: the question, the calls of tools with their results, and the
+// answer; of a turn that failed, that it did.
+func foldTurn(records []journal.Record) []*schema.Message {
+	var asked butlerv1.ChatAsked
+	if records[0].Kind != journal.KindOpen || chat.Decode(records[0].Body, &asked) != nil {
+		return nil
+	}
+	out := []*schema.Message{schema.UserMessage(asked.Text)}
+	outcomes := map[string]journal.Entry{}
+	var end *journal.End
+	for _, r := range records {
+		for _, e := range r.Entries {
+			if e.Kind == journal.EntryOutcome {
+				outcomes[e.Key] = e
+			}
+		}
+		if r.End != nil {
+			end = r.End
+		}
+	}
+	prefix := 0
+	for step := 1; ; step++ {
+		e, ok := outcomes[modelKey(step)]
+		var o modelOutcome
+		if !ok || e.Error != nil || json.Unmarshal(e.Value, &o) != nil || len(o.ToolCalls) == 0 {
+			break
+		}
+		out = append(out, o.message())
+		if o.Text != "" {
+			prefix += len(o.Text) + len("\n\n")
+		}
+		for i, c := range o.ToolCalls {
+			out = append(out, schema.ToolMessage(toolText(outcomes, toolKey(step, i)), c.ID, schema.WithToolName(c.Name)))
+		}
+	}
+	var reply butlerv1.ChatReply
+	if end == nil || chat.Decode(end.Result, &reply) != nil {
+		return out
+	}
+	switch {
+	case end.Status == chat.Failed:
+		out = append(out, said("[no answer: "+end.Reason+"]"))
+	case prefix <= len(reply.Text):
+		// What was said before the calls of tools stands with them already.
+		out = append(out, said(reply.Text[prefix:]))
+	default:
+		out = append(out, said(reply.Text))
+	}
+	return out
+}
+
+func toolText(outcomes map[string]journal.Entry, key string) string {
+	e, ok := outcomes[key]
+	switch {
+	case !ok:
+		return "[not run]"
+	case e.Error != nil:
+		return "error: " + e.Error.Message
+	}
+	var o toolOutcome
+	if json.Unmarshal(e.Value, &o) != nil {
+		return string(e.Value)
+	}
+	return o.Text
+}

@@ -1,0 +1,169 @@
+// Package brain is butler-brain: it takes the messages that gateways append to the log, thinks with a language model and
+// its tools, streams what it says and ends each message's turn with exactly one answer.
+//
+// How it works, from the outside in:
+//   - sessions.go: what wakes which session on this replica, and one turn of a session at a time;
+//   - history.go: what a session has said so far, read from the log;
+//   - turn.go: the program of one turn, run on the journal (pkg/journal), so that any replica can go on with it;
+//   - speech.go: the streamed text of a turn;
+//   - tools.go: what the model may call;
+//   - turnlog.go: the journal's records as events of the stream CHAT;
+//   - complete.go: answers without a session, over gRPC.
+package brain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	"github.com/butlerhub/butler/pkg/bus"
+	"github.com/butlerhub/butler/pkg/fault"
+	"github.com/butlerhub/butler/pkg/journal"
+	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
+	"github.com/butlerhub/butler/services/butler-brain/model"
+)
+
+// Streams are those that butler-brain declares and writes.
+var Streams = []string{bus.ChatStream, bus.DeltaStream, bus.WorkStream, bus.ParkedStream, bus.PresenceBucket}
+
+// Settings bound the work. Zero values mean the defaults.
+type Settings struct {
+	MaxSteps       int           // calls of the model in one turn, 15
+	TurnTimeout    time.Duration // active time of one turn, 10 min
+	ContextWindow  int           // tokens that a prompt may have, 128,000
+	Concurrency    int           // turns at the same time in this process, 256
+	Coalesce       time.Duration // streamed text is collected for this long, 30 ms
+	SystemPrompt   string        // instead of the built-in description of who Butler is
+	CachedSessions int           // sessions whose history is kept in memory, 2,000
+}
+
+func (s Settings) withDefaults() Settings {
+	def := func(v *int, d int) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	def(&s.MaxSteps, 15)
+	def(&s.ContextWindow, 128_000)
+	def(&s.Concurrency, 256)
+	def(&s.CachedSessions, 2000)
+	if s.TurnTimeout <= 0 {
+		s.TurnTimeout = 10 * time.Minute
+	}
+	if s.Coalesce <= 0 {
+		s.Coalesce = 30 * time.Millisecond
+	}
+	return s
+}
+
+// Deps are what the service works with. Bus, Model, Replica are required.
+type Deps struct {
+	Bus      *bus.Bus
+	Model    *model.Client
+	Agents   butlerv1.RegistryServiceClient // nil: nothing is known of agents
+	Tools    []Tool                         // besides the built-in ones
+	Settings Settings
+	Replica  string // names this process; unique per start
+	Log      *slog.Logger
+	Metrics  prometheus.Registerer
+	Clock    journal.Clock
+}
+
+// Service is butler-brain. One process runs one.
+type Service struct {
+	butlerv1.UnimplementedBrainServiceServer
+
+	bus      *bus.Bus
+	model    *model.Client
+	settings Settings
+	replica  string
+	log      *slog.Logger
+	clock    journal.Clock
+	metrics  *metrics
+	agents   *agentList
+	tools    *toolbox
+	turns    *turnLog
+	exec     *journal.Executor
+	sessions *sessions
+	ready    atomic.Bool
+}
+
+// New puts the service together; it starts nothing and calls nobody.
+func New(d Deps) (*Service, error) {
+	if d.Bus == nil || d.Model == nil || d.Replica == "" {
+		return nil, errors.New("brain: Bus, Model and Replica are required")
+	}
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	if d.Clock == nil {
+		d.Clock = journal.SystemClock{}
+	}
+	s := &Service{
+		bus: d.Bus, model: d.Model, settings: d.Settings.withDefaults(), replica: d.Replica,
+		log: d.Log, clock: d.Clock, metrics: newMetrics(d.Metrics),
+		agents: newAgentList(d.Agents, d.Clock), turns: newTurnLog(d.Bus, d.Replica),
+	}
+	var err error
+	if s.tools, err = newToolbox(append(builtinTools(s.agents, d.Clock), d.Tools...)); err != nil {
+		return nil, err
+	}
+	s.exec, err = journal.NewExecutor(s.program, journal.Options{
+		Log: s.turns, Timers: s.turns, Worker: d.Replica, Clock: d.Clock, Logger: d.Log,
+		Poison: s.poisoned, Park: s.park, Stopped: s.stopped,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("brain: %w", err)
+	}
+	s.sessions = newSessions(s)
+	return s, nil
+}
+
+// Register adds the service's gRPC API to a server.
+func (s *Service) Register(r grpc.ServiceRegistrar) { butlerv1.RegisterBrainServiceServer(r, s) }
+
+// Ready returns nil when this replica takes its share of the sessions.
+func (s *Service) Ready(ctx context.Context) error {
+	if !s.ready.Load() {
+		return fault.New(fault.Unavailable, "butler-brain is not working for its sessions yet")
+	}
+	return s.bus.Check(ctx)
+}
+
+// Run makes the streams and works until ctx ends; then it gives back what it was doing, for another replica or the next
+// start, and returns nil.
+func (s *Service) Run(ctx context.Context) error {
+	if err := s.bus.Ensure(ctx, Streams...); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stopListening := s.bus.OnReconnect(s.sessions.distrust)
+	defer stopListening()
+	s.sessions.open(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_ = s.bus.Consume(ctx, bus.Consume{Stream: bus.WorkStream, Durable: bus.SignalConsumer, MaxTries: 20}, s.relay)
+	})
+	err := s.bus.Work(ctx, bus.Partitioned{
+		Replica: s.replica,
+		Handle:  s.sessions.wake,
+		Lost:    s.sessions.lost,
+		Ready:   func() { s.ready.Store(true) },
+	})
+	s.ready.Store(false)
+	cancel()
+	s.sessions.wait()
+	wg.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}

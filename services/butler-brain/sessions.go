@@ -1,0 +1,515 @@
+package brain
+
+import (
+	"container/list"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/butlerhub/butler/pkg/bus"
+	"github.com/butlerhub/butler/pkg/chat"
+	"github.com/butlerhub/butler/pkg/fault"
+	"github.com/butlerhub/butler/pkg/journal"
+)
+
+const (
+	// takeoverAfter is how long an open turn whose delivery is with nobody here is left to whoever has it. A delivery that
+	// its holder lost comes again after the ack wait, so this is for one that went astray.
+	takeoverAfter = 25 * time.Second
+	// lookAgain is how often the log is looked at while another replica ends the turn before.
+	lookAgain = 200 * time.Millisecond
+	// retryFirst and retryLast bound the time until a turn whose attempt failed is tried again.
+	retryFirst = 250 * time.Millisecond
+	retryLast  = 10 * time.Second
+	// keepText is how much text of a session is kept, in bytes per token of the model's window.
+	keepText = 8
+)
+
+// sessions runs the turns: one at a time and in order in each session, many sessions at once. A session exists here only
+// while it has something to do; its history stays cached a little longer.
+type sessions struct {
+	s     *Service
+	slots chan struct{} // bounds turns at the same time
+
+	mu     sync.Mutex
+	ctx    context.Context // of Run
+	active map[chat.Session]*session
+	epoch  int // grows when what is cached can no longer be trusted
+	cache  map[chat.Session]*list.Element
+	recent *list.List // of *cached, newest first
+	wg     sync.WaitGroup
+}
+
+// cached is a session's history between its turns.
+type cached struct {
+	history *history
+	pin     string // time of ownership in which it was read; see bus.Delivery
+	epoch   int
+}
+
+// session is one that has something to do.
+type session struct {
+	id   chat.Session
+	wake chan struct{} // told when inbox has something new
+
+	mu      sync.Mutex
+	inbox   []*bus.Delivery
+	leaving bool   // its partition is another replica's now
+	running string // the turn that is being executed
+}
+
+func newSessions(s *Service) *sessions {
+	return &sessions{
+		s: s, slots: make(chan struct{}, s.settings.Concurrency),
+		active: map[chat.Session]*session{}, cache: map[chat.Session]*list.Element{}, recent: list.New(),
+	}
+}
+
+func (m *sessions) open(ctx context.Context) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ctx = ctx
+}
+
+// wait blocks until every session has put down what it was doing, after the context ended.
+func (m *sessions) wait() { m.wg.Wait() }
+
+// distrust drops what is cached: this process may have missed something.
+func (m *sessions) distrust() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.epoch++
+	clear(m.cache)
+	m.recent.Init()
+	m.s.metrics.sessions.Set(0)
+}
+
+// wake takes a delivery. It returns at once.
+func (m *sessions) wake(d *bus.Delivery) {
+	turn, kind, err := chat.ParseSubject(d.Subject)
+	if err != nil {
+		m.s.log.Error("a delivery on a subject that is none of a turn", "subject", d.Subject)
+		d.Done()
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ctx == nil || m.ctx.Err() != nil {
+		d.Release(0)
+		return
+	}
+	ss := m.active[turn.Session]
+	if ss == nil {
+		ss = &session{id: turn.Session, wake: make(chan struct{}, 1)}
+		m.active[turn.Session] = ss
+		m.wg.Go(func() { m.run(m.ctx, ss) })
+	}
+	ss.mu.Lock()
+	ss.inbox = append(ss.inbox, d)
+	running := ss.running == turn.String()
+	ss.mu.Unlock()
+	select {
+	case ss.wake <- struct{}{}:
+	default:
+	}
+	if kind == chat.Stop && running {
+		ctx := m.ctx
+		m.wg.Go(func() { m.interrupt(ctx, ss, turn.String()) })
+	}
+}
+
+// interrupt has the running turn look for the stop that was just delivered, until it has ended: the execution may not have
+// begun when this is first called.
+func (m *sessions) interrupt(ctx context.Context, ss *session, unit string) {
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for ss.isRunning(unit) {
+		if err := m.s.exec.Cancel(ctx, unit); err != nil && ctx.Err() == nil {
+			m.s.log.Warn("a stop was not seen yet", "turn", unit, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// lost has the sessions of a partition end after what they are executing now.
+func (m *sessions) lost(partition int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.epoch++
+	for _, ss := range m.active {
+		ss.mu.Lock()
+		var keep []*bus.Delivery
+		for _, d := range ss.inbox {
+			if d.Partition == partition {
+				d.Release(0)
+				ss.leaving = true
+			} else {
+				keep = append(keep, d)
+			}
+		}
+		ss.inbox = keep
+		ss.mu.Unlock()
+		select {
+		case ss.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take gives the session's history, from memory when it was read while the partition was this replica's all along.
+func (m *sessions) take(id chat.Session, pin string) (*history, int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.cache[id]; e != nil {
+		c := e.Value.(*cached)
+		m.recent.Remove(e)
+		delete(m.cache, id)
+		if c.epoch == m.epoch && pin != "" && c.pin == pin {
+			return c.history, m.epoch
+		}
+	}
+	return newHistory(id), m.epoch
+}
+
+// put keeps a session's history.
+func (m *sessions) put(h *history, pin string, epoch int) {
+	if pin == "" {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if epoch != m.epoch {
+		return
+	}
+	m.cache[h.session] = m.recent.PushFront(&cached{h, pin, epoch})
+	for m.recent.Len() > m.s.settings.CachedSessions {
+		e := m.recent.Back()
+		m.recent.Remove(e)
+		delete(m.cache, e.Value.(*cached).history.session)
+	}
+	m.s.metrics.sessions.Set(float64(m.recent.Len()))
+}
+
+// finished ends a session that has nothing to do; false when something came meanwhile.
+func (m *sessions) finished(ss *session) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if len(ss.inbox) > 0 {
+		return false
+	}
+	delete(m.active, ss.id)
+	return true
+}
+
+// worker is a session at work.
+type worker struct {
+	m     *sessions
+	ss    *session
+	h     *history
+	pin   string
+	fresh bool // h holds everything of the log that this replica was not told of
+	held  map[string][]*bus.Delivery
+	blind time.Time // since when an open turn is in nobody's hands here
+	fails int
+}
+
+func (m *sessions) run(ctx context.Context, ss *session) {
+	w := &worker{m: m, ss: ss, held: map[string][]*bus.Delivery{}}
+	var epoch int
+	for {
+		w.collect()
+		if w.h == nil {
+			w.h, epoch = m.take(ss.id, w.pin)
+			w.fresh = w.h.last > 0
+			w.absorb()
+		}
+		again := w.step(ctx)
+		if ctx.Err() != nil {
+			w.release(0)
+			m.finished(ss)
+			return
+		}
+		if again == 0 {
+			continue
+		}
+		if again > 0 {
+			w.idle(ctx, again)
+			continue
+		}
+		if m.finished(ss) {
+			if w.fresh {
+				w.h.trim(m.s.settings.ContextWindow * keepText)
+				m.put(w.h, w.pin, epoch)
+			}
+			return
+		}
+	}
+}
+
+// collect takes what came in.
+func (w *worker) collect() {
+	w.ss.mu.Lock()
+	inbox := w.ss.inbox
+	w.ss.inbox = nil
+	w.ss.mu.Unlock()
+	for _, d := range inbox {
+		if d.Pin != w.pin {
+			if w.h != nil {
+				w.fresh = false // another replica may have had the session in between
+			}
+			w.pin = d.Pin
+		}
+		turn, _, err := chat.ParseSubject(d.Subject)
+		if err != nil {
+			d.Done()
+			continue
+		}
+		w.held[turn.ID] = append(w.held[turn.ID], d)
+		if w.h != nil {
+			w.note(d)
+		}
+	}
+}
+
+// absorb notes everything held in a history that was just taken.
+func (w *worker) absorb() {
+	for _, ds := range w.held {
+		for _, d := range ds {
+			w.note(d)
+		}
+	}
+}
+
+// note adds a delivered event to the history. That a question stands in the log is known from its delivery, without
+// another read, as long as nobody else can have written to the session; all else of it is written here.
+func (w *worker) note(d *bus.Delivery) {
+	if !w.fresh || !d.First {
+		w.fresh = false
+		return
+	}
+	if turn, r, err := record(d.Stored); err == nil {
+		w.h.add(turn, r)
+	}
+}
+
+// step does the next thing there is to do. It returns 0 to be called again at once, a time after which to look again, or
+// -1 when there is nothing to do.
+func (w *worker) step(ctx context.Context) time.Duration {
+	s := w.m.s
+	if !w.fresh {
+		if err := w.h.load(ctx, s.bus); err != nil {
+			s.log.Warn("a session cannot be read now", "session", w.ss.id.String(), "error", err)
+			return lookAgain
+		}
+		w.fresh = true
+	}
+	w.settle(ctx)
+	next := w.next()
+	if next == nil {
+		return -1
+	}
+	if w.ss.isLeaving() {
+		// The partition is another replica's: only what is held could be begun here, and that one will begin it.
+		w.release(0)
+		return -1
+	}
+	if len(w.held[next.turn.ID]) == 0 {
+		// Somebody else has it, or it comes again soon.
+		if w.blind.IsZero() {
+			w.blind = time.Now()
+		}
+		if time.Since(w.blind) < takeoverAfter {
+			w.fresh = false
+			return lookAgain
+		}
+	}
+	w.blind = time.Time{}
+	return w.execute(ctx, next)
+}
+
+// next gives the oldest turn that can go on: open, and not waiting for something that has not come.
+func (w *worker) next() *turnState {
+	for _, t := range w.h.turns {
+		if !t.ended && !t.waiting() {
+			return t
+		}
+	}
+	return nil
+}
+
+// settle acknowledges what the log has settled: deliveries of turns that have ended, or that wait.
+func (w *worker) settle(ctx context.Context) {
+	for id, ds := range w.held {
+		t := w.h.by[id]
+		if t == nil {
+			// Ended before what the history keeps, erased, or not a question at all: the log says which.
+			t = w.lookUp(ctx, ds[0])
+			if t == nil {
+				continue
+			}
+		}
+		var keep []*bus.Delivery
+		for _, d := range ds {
+			if t.ended || t.waiting() && d.Seq <= t.last {
+				d.Done()
+			} else {
+				keep = append(keep, d)
+			}
+		}
+		if len(keep) == 0 {
+			delete(w.held, id)
+		} else {
+			w.held[id] = keep
+		}
+	}
+}
+
+// lookUp reads one turn that the history does not have. nil means: later.
+func (w *worker) lookUp(ctx context.Context, d *bus.Delivery) *turnState {
+	turn, _, err := chat.ParseSubject(d.Subject)
+	if err != nil {
+		return &turnState{ended: true}
+	}
+	records, err := w.m.s.turns.Load(ctx, turn.String(), 0)
+	if err != nil && fault.ClassOf(err) == fault.Transient {
+		return nil
+	}
+	if err != nil {
+		w.m.s.log.Error("a turn cannot be read; it is left alone", "turn", turn.String(), "error", err)
+		return &turnState{ended: true}
+	}
+	if len(records) == 0 || records[0].Kind != journal.KindOpen {
+		return &turnState{ended: true} // erased
+	}
+	for _, r := range records {
+		w.h.add(turn, r)
+	}
+	if t := w.h.by[turn.ID]; t != nil {
+		return t
+	}
+	return &turnState{ended: true}
+}
+
+// execute brings a turn on.
+func (w *worker) execute(ctx context.Context, t *turnState) time.Duration {
+	s, unit := w.m.s, t.turn.String()
+	select {
+	case w.m.slots <- struct{}{}:
+		defer func() { <-w.m.slots }()
+	case <-ctx.Done():
+		return 0
+	}
+	first := false
+	for _, d := range w.held[t.turn.ID] {
+		if _, kind, err := chat.ParseSubject(d.Subject); err == nil && kind == chat.Asked {
+			first = d.First
+			s.metrics.waiting.Observe(max(0, s.clock.Now().Sub(d.At).Seconds()))
+		}
+	}
+	if !w.ss.begin(unit) {
+		return 0 // a stop came just now
+	}
+	s.metrics.running.Inc()
+	unwatch := s.turns.watch(unit, func(r journal.Record) { w.h.add(t.turn, r) })
+	res, err := s.exec.Execute(withPast(ctx, w.h.before(t)), unit, journal.Mode{First: first, Known: t.records})
+	unwatch()
+	s.metrics.running.Dec()
+	w.ss.end()
+	if ctx.Err() != nil {
+		return 0
+	}
+	switch {
+	case err != nil:
+		w.fails++
+		wait := min(retryFirst<<min(w.fails, 10), retryLast)
+		s.log.Warn("a turn could not be brought on; it is tried again", "turn", unit, "after", wait, "error", err)
+		w.reread(t)
+		w.again(t.turn.ID)
+		return wait
+	case res.Status == journal.Ended || res.Status == journal.Suspended:
+		w.fails = 0
+		if !t.ended {
+			w.reread(t) // it waits, or somebody else ended it
+		}
+		return 0
+	default: // another worker has it: its delivery is with that one now
+		for _, d := range w.held[t.turn.ID] {
+			d.Forget()
+		}
+		delete(w.held, t.turn.ID)
+		w.reread(t)
+		return lookAgain
+	}
+}
+
+// reread has a turn read from the log again: what others added to it while it was executed here is not in the history.
+func (w *worker) reread(t *turnState) {
+	w.h.drop(t)
+	w.fresh = false
+}
+
+// again marks what is held of a turn as no first deliveries: whoever executes it now claims it.
+func (w *worker) again(id string) {
+	for _, d := range w.held[id] {
+		d.First = false
+	}
+}
+
+// release gives back everything held.
+func (w *worker) release(after time.Duration) {
+	w.collect()
+	for _, ds := range w.held {
+		for _, d := range ds {
+			d.Release(after)
+		}
+	}
+	clear(w.held)
+}
+
+// idle waits until something comes or the time is over.
+func (w *worker) idle(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-w.ss.wake:
+	case <-t.C:
+	}
+}
+
+func (ss *session) isLeaving() bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return ss.leaving
+}
+
+// begin says that unit is being executed now, unless something has come for the session since it was looked at.
+func (ss *session) begin(unit string) bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for _, d := range ss.inbox {
+		if turn, kind, err := chat.ParseSubject(d.Subject); err == nil && kind == chat.Stop && turn.String() == unit {
+			return false
+		}
+	}
+	ss.running = unit
+	return true
+}
+
+func (ss *session) end() {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	ss.running = ""
+}
+
+func (ss *session) isRunning(unit string) bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return ss.running == unit
+}

@@ -1,0 +1,322 @@
+package brain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/cloudwego/eino/schema"
+
+	"github.com/butlerhub/butler/pkg/bus"
+	"github.com/butlerhub/butler/pkg/chat"
+	"github.com/butlerhub/butler/pkg/fault"
+	"github.com/butlerhub/butler/pkg/journal"
+	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
+	"github.com/butlerhub/butler/services/butler-brain/model"
+)
+
+// past carries what was said before a turn to its program, by context: the session has read it already.
+type pastKey struct{}
+
+func withPast(ctx context.Context, msgs []*schema.Message) context.Context {
+	return context.WithValue(ctx, pastKey{}, msgs)
+}
+
+// talk is one attempt at one turn.
+type talk struct {
+	s      *Service
+	run    *journal.Run
+	turn   chat.Turn
+	asked  *butlerv1.ChatAsked
+	speech *speech
+	msgs   []*schema.Message
+	usage  butlerv1.Usage
+	model  string
+}
+
+// program is the journal's program of a turn. See package journal for what that asks of it: everything that may differ
+// between two attempts is inside a Do.
+func (s *Service) program(ctx context.Context, run *journal.Run) (journal.End, error) {
+	t, err := s.talk(ctx, run)
+	if err != nil {
+		return journal.End{}, err
+	}
+	if run.Attempt() > 1 {
+		t.speech.endAbandoned(ctx)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.settings.TurnTimeout, errTurnTimeout)
+	defer cancel()
+	for step := 1; step <= s.settings.MaxSteps; step++ {
+		out, err := t.think(ctx, step)
+		if err != nil {
+			return t.giveUp(ctx, err)
+		}
+		if len(out.ToolCalls) == 0 {
+			return t.answer()
+		}
+		t.speech.keep()
+		t.msgs = append(t.msgs, out.message())
+		results, err := t.callTools(ctx, step, out.ToolCalls)
+		if err != nil {
+			return t.giveUp(ctx, err)
+		}
+		t.msgs = append(t.msgs, results...)
+	}
+	return t.fail(model.ToolLoop)
+}
+
+var errTurnTimeout = errors.New("the turn took too long")
+
+func (s *Service) talk(ctx context.Context, run *journal.Run) (*talk, error) {
+	turn, err := chat.ParseTurn(run.Unit())
+	if err != nil {
+		return nil, err
+	}
+	var asked butlerv1.ChatAsked
+	if err := chat.Decode(run.Open().Body, &asked); err != nil {
+		return nil, fmt.Errorf("turn %s: %w", turn, err)
+	}
+	run.SetBudget(journal.Spent{ActiveMs: int32(min(s.settings.TurnTimeout.Milliseconds(), 1<<31-1))})
+	past, _ := ctx.Value(pastKey{}).([]*schema.Message)
+	t := &talk{s: s, run: run, turn: turn, asked: &asked, speech: newSpeech(s, turn, asked.LocalId, run.Attempt())}
+	t.msgs = make([]*schema.Message, 0, len(past)+8)
+	t.msgs = append(t.msgs, schema.SystemMessage(s.systemPrompt(&asked)))
+	t.msgs = append(t.msgs, past...)
+	t.msgs = append(t.msgs, schema.UserMessage(asked.Text))
+	return t, nil
+}
+
+func (s *Service) systemPrompt(asked *butlerv1.ChatAsked) string {
+	return model.SystemPrompt(model.PromptState{
+		Now: s.clock.Now(), PersonName: asked.GetSender().GetName(), Language: asked.Language,
+		Agents: s.agents.online(), Extra: s.settings.SystemPrompt,
+	})
+}
+
+// think is one step: a call of the model, again where that can help.
+func (t *talk) think(ctx context.Context, step int) (modelOutcome, error) {
+	prompt, trimmed := model.TrimToWindow(t.msgs, t.s.settings.ContextWindow)
+	if trimmed.Any() {
+		t.s.log.InfoContext(ctx, "the prompt was cut to the model's window", "turn", t.turn.String(), "trimmed", fmt.Sprintf("%+v", trimmed))
+	}
+	effect := journal.Effect{Repeat: journal.Pure, Cost: journal.Spent{ModelCalls: 1}}
+	spoke := false
+	out, err := journal.Do(ctx, t.run, modelKey(step), effect, func(ctx context.Context, c *journal.Call) (modelOutcome, error) {
+		spoke = true
+		res, err := model.Retry(ctx, t.s.pause, rand.Float64, func(ctx context.Context, attempt int) (*model.Result, error) {
+			if attempt > 1 {
+				t.speech.retract()
+				c.Spend(journal.Spent{ModelCalls: 1})
+			}
+			return t.s.model.Stream(ctx, prompt, t.s.tools.infos, model.CallOptions{}, t.speech.say)
+		})
+		if err != nil {
+			return modelOutcome{}, t.s.stepError(ctx, err)
+		}
+		c.Spend(journal.Spent{Tokens: int32(min(res.Usage.PromptTokens+res.Usage.CompletionTokens, 1<<30))})
+		out := modelOutcome{Model: res.Model, Usage: &tokenUsage{res.Usage.PromptTokens, res.Usage.CompletionTokens}}
+		if len(res.Message.ToolCalls) > 0 {
+			out.Text = res.Message.Content
+			for _, call := range res.Message.ToolCalls {
+				out.ToolCalls = append(out.ToolCalls, toolCall{call.ID, call.Function.Name, call.Function.Arguments})
+			}
+		}
+		return out, nil
+	})
+	if err != nil {
+		return out, err
+	}
+	if !spoke {
+		t.speech.say(out.Text) // an earlier attempt's: begin this stream with it
+	}
+	t.usage.ModelCalls++
+	t.model = out.Model
+	if out.Usage != nil {
+		t.usage.PromptTokens += out.Usage.PromptTokens
+		t.usage.CompletionTokens += out.Usage.CompletionTokens
+	}
+	return out, nil
+}
+
+// stepError turns the failure of a call into what is recorded: a failed model is the step's outcome, an ended context is
+// not.
+func (s *Service) stepError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		if errors.Is(context.Cause(ctx), errTurnTimeout) {
+			return errTurnTimeout
+		}
+		return context.Cause(ctx)
+	}
+	f, ok := errors.AsType[*model.Failure](err)
+	if !ok {
+		return err
+	}
+	s.log.WarnContext(ctx, "the model gave no answer", "reason", f.Reason, "error", f)
+	return &fault.Error{Code: fault.Code(f.Reason), Message: "the model gave no answer", Err: f}
+}
+
+func (s *Service) pause(ctx context.Context, d time.Duration) error {
+	done := make(chan struct{})
+	stop := s.clock.AfterFunc(d, func() { close(done) })
+	defer stop()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// callTools runs the calls of one step at the same time and gives their results in order.
+func (t *talk) callTools(ctx context.Context, step int, calls []toolCall) ([]*schema.Message, error) {
+	results := make([]*schema.Message, len(calls))
+	err := journal.Parallel(ctx, len(calls), maxParallel, func(ctx context.Context, i int) error {
+		text, err := t.callTool(ctx, toolKey(step, i), calls[i])
+		if err != nil {
+			return err
+		}
+		results[i] = schema.ToolMessage(text, calls[i].ID, schema.WithToolName(calls[i].Name))
+		return nil
+	})
+	t.usage.ToolCalls += int32(len(calls))
+	return results, err
+}
+
+// callTool runs one call. What goes wrong with the tool is a result that the model reads; an error ends the attempt.
+func (t *talk) callTool(ctx context.Context, key string, call toolCall) (string, error) {
+	tool, known := t.s.tools.by[call.Name]
+	effect := journal.Effect{Repeat: journal.Pure, Description: call.Name, Cost: journal.Spent{ToolCalls: 1}}
+	if known {
+		effect.Repeat, effect.Lookup = tool.Repeat, tool.Lookup
+	}
+	out, err := journal.Do(ctx, t.run, key, effect, func(ctx context.Context, c *journal.Call) (toolOutcome, error) {
+		if !known {
+			return toolOutcome{Text: fmt.Sprintf("error: there is no tool %q", call.Name)}, nil
+		}
+		args := json.RawMessage(call.Arguments)
+		if len(args) == 0 {
+			args = json.RawMessage("{}")
+		}
+		if !json.Valid(args) {
+			return toolOutcome{Text: "error: the arguments are not valid JSON; call again with valid ones"}, nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, toolTimeout)
+		defer cancel()
+		text, err := tool.Run(ctx, t.run, Caller{Turn: t.turn, Person: t.asked.Sender, Language: t.asked.Language}, c.Key, args)
+		switch {
+		case err == nil:
+			return toolOutcome{Text: clip(text)}, nil
+		case errors.Is(err, journal.ErrSuspended), errors.Is(err, journal.ErrCancelled), errors.Is(err, journal.ErrFenced):
+			return toolOutcome{}, err
+		case errors.Is(ctx.Err(), context.DeadlineExceeded):
+			return toolOutcome{Text: "error: the tool took too long"}, nil
+		default:
+			return toolOutcome{Text: clip("error: " + err.Error())}, nil
+		}
+	})
+	var failure *journal.Failure
+	if errors.As(err, &failure) {
+		return "error: " + failure.Message, nil
+	}
+	return out.Text, err
+}
+
+// giveUp ends the turn after an error where that is the turn's outcome; else it passes the error on and the turn stays
+// open, for later or for another worker.
+func (t *talk) giveUp(ctx context.Context, err error) (journal.End, error) {
+	var failure *journal.Failure
+	switch {
+	case errors.Is(err, journal.ErrFenced), errors.Is(err, journal.ErrSuspended):
+		return journal.End{}, err
+	case errors.Is(err, journal.ErrCancelled):
+		return t.stop()
+	case errors.Is(err, journal.ErrBudget):
+		return t.fail(model.Budget)
+	case errors.Is(err, errTurnTimeout), errors.Is(context.Cause(ctx), errTurnTimeout):
+		return t.fail(model.Timeout)
+	case errors.As(err, &failure):
+		return t.fail(model.Reason(failure.Code))
+	default:
+		return journal.End{}, err
+	}
+}
+
+func (t *talk) answer() (journal.End, error) {
+	text, stream, deltas := t.speech.finish()
+	return t.end(chat.Answered, "", text, stream, deltas)
+}
+
+// fail answers with the reason. What was streamed of an answer is taken back: a half answer never stands as a whole one.
+func (t *talk) fail(reason model.Reason) (journal.End, error) {
+	t.speech.abandon()
+	_, stream, deltas := t.speech.finish()
+	return t.end(chat.Failed, string(reason), model.Sentence(reason, t.asked.Language), stream, deltas)
+}
+
+// stop answers with what there was until the person stopped it.
+func (t *talk) stop() (journal.End, error) {
+	text, stream, deltas := t.speech.finish()
+	note := model.Sentence(model.Stopped, t.asked.Language)
+	if text == "" {
+		text = note
+	} else {
+		text += "\n\n" + note
+	}
+	return t.end(chat.Stopped, string(model.Stopped), text, stream, deltas)
+}
+
+func (t *talk) end(status, reason, text, stream string, deltas int32) (journal.End, error) {
+	t.s.metrics.turns.WithLabelValues(status, reason).Inc()
+	return turnEnd(status, reason, &butlerv1.ChatReply{
+		Text: text, StreamId: stream, Deltas: deltas, ConversationId: t.turn.Thread,
+		ReplyToLocalId: t.asked.LocalId, Model: t.model, Usage: &t.usage,
+	})
+}
+
+func turnEnd(status, reason string, reply *butlerv1.ChatReply) (journal.End, error) {
+	result, err := chat.Encode(reply)
+	if err != nil {
+		return journal.End{}, fmt.Errorf("the answer cannot be written: %w", err)
+	}
+	return journal.End{Status: status, Reason: reason, Result: result}, nil
+}
+
+// poisoned gives the end of a turn that no worker could bring to one.
+func (s *Service) poisoned(run *journal.Run, reason string) journal.End {
+	s.log.Error("a turn was given up", "turn", run.Unit(), "reason", reason)
+	return s.bareEnd(run, chat.Failed, model.Poison)
+}
+
+// stopped gives the end of a turn that was stopped while its program did not get to say so. One that had come to its
+// answer keeps it: the person sees it, and that is what happened.
+func (s *Service) stopped(run *journal.Run, end *journal.End) journal.End {
+	if end != nil {
+		return *end
+	}
+	return s.bareEnd(run, chat.Stopped, model.Stopped)
+}
+
+// bareEnd is an end with nothing but its reason.
+func (s *Service) bareEnd(run *journal.Run, status string, reason model.Reason) journal.End {
+	var asked butlerv1.ChatAsked
+	_ = chat.Decode(run.Open().Body, &asked) // an undecodable question is one way to get here
+	turn, _ := chat.ParseTurn(run.Unit())
+	s.metrics.turns.WithLabelValues(status, string(reason)).Inc()
+	end, err := turnEnd(status, string(reason), &butlerv1.ChatReply{
+		Text: model.Sentence(reason, asked.Language), StreamId: streamID(turn, run.Attempt(), 1),
+		ConversationId: turn.Thread, ReplyToLocalId: asked.LocalId,
+	})
+	if err != nil {
+		return journal.End{Status: status, Reason: string(reason)}
+	}
+	return end
+}
+
+// park keeps a note of a turn that was given up where an operator looks for such things; the turn itself stays in CHAT.
+func (s *Service) park(ctx context.Context, unit, reason string) error {
+	ev := bus.NewEvent("butler.turn.parked", s.bus.Source(), "butler.turn."+unit, json.RawMessage(fmt.Sprintf(`{"turn":%q}`, unit)))
+	return s.bus.Park(ctx, ev, reason)
+}

@@ -1,0 +1,174 @@
+package brain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/butlerhub/butler/pkg/bus"
+	"github.com/butlerhub/butler/pkg/chat"
+	"github.com/butlerhub/butler/pkg/journal"
+	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// appendTimeout bounds one append of the journal, its repetitions included. It is longer than a restart of NATS takes.
+const appendTimeout = 60 * time.Second
+
+// turnLog is the journal's log and timers over the stream CHAT: a unit is a turn, its name "<person>.<thread>.<turn>".
+type turnLog struct {
+	bus    *bus.Bus
+	worker string
+
+	mu       sync.Mutex
+	watchers map[string]func(journal.Record) // by unit: told of each record that this process appends
+}
+
+func newTurnLog(b *bus.Bus, worker string) *turnLog {
+	return &turnLog{bus: b, worker: worker, watchers: map[string]func(journal.Record){}}
+}
+
+// watch tells f of the records that are appended to unit from now on, until stop is called.
+func (l *turnLog) watch(unit string, f func(journal.Record)) (stop func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.watchers[unit] = f
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.watchers, unit)
+	}
+}
+
+var kindOf = map[chat.Kind]journal.Kind{
+	chat.Asked: journal.KindOpen, chat.Step: journal.KindStep, chat.Signal: journal.KindSignal,
+	chat.Stop: journal.KindCancel, chat.Answer: journal.KindEnd,
+}
+
+var subjectOf = map[journal.Kind]chat.Kind{
+	journal.KindOpen: chat.Asked, journal.KindStep: chat.Step, journal.KindSignal: chat.Signal,
+	journal.KindCancel: chat.Stop, journal.KindEnd: chat.Answer,
+}
+
+// record reads an event as a record of its turn. Events whose type does not fit their subject are no records: whoever may
+// write one subject must not pass for the writer of another.
+func record(ev bus.Stored) (chat.Turn, journal.Record, error) {
+	turn, kind, err := chat.ParseSubject(ev.Subject)
+	if err != nil {
+		return turn, journal.Record{}, err
+	}
+	if ev.Type != kind.Type() {
+		return turn, journal.Record{}, fmt.Errorf("an event of type %q on %s", ev.Type, ev.Subject)
+	}
+	r := journal.Record{Seq: ev.Seq, At: ev.At, ID: ev.ID, Kind: kindOf[kind]}
+	return turn, r, r.Decode(ev.Data)
+}
+
+// Load implements journal.Log.
+func (l *turnLog) Load(ctx context.Context, unit string, after uint64) ([]journal.Record, error) {
+	turn, err := chat.ParseTurn(unit)
+	if err != nil {
+		return nil, err
+	}
+	events, err := l.bus.Load(ctx, bus.ChatStream, turn.Filter(), after, 0)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]journal.Record, 0, len(events))
+	for _, ev := range events {
+		_, r, err := record(ev)
+		if err != nil {
+			return nil, fmt.Errorf("turn %s, sequence %d: %w", unit, ev.Seq, err)
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// Append implements journal.Log.
+func (l *turnLog) Append(ctx context.Context, unit string, expect uint64, r journal.Record) (uint64, error) {
+	turn, err := chat.ParseTurn(unit)
+	if err != nil {
+		return 0, err
+	}
+	data, err := r.Encode()
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, appendTimeout)
+	defer cancel()
+	kind := subjectOf[r.Kind]
+	ev := bus.NewEvent(kind.Type(), l.bus.Source(), turn.Subject(kind), data)
+	ev.ID = r.ID
+	seq, err := l.bus.Append(ctx, ev, bus.Expect{Filter: turn.Filter(), Seq: expect})
+	if errors.Is(err, bus.ErrFenced) {
+		return 0, journal.ErrConflict
+	}
+	if err != nil {
+		return 0, err
+	}
+	l.mu.Lock()
+	watcher := l.watchers[unit]
+	l.mu.Unlock()
+	if watcher != nil {
+		r.Seq = seq
+		watcher(r)
+	}
+	return seq, nil
+}
+
+// typeSignal is the type of a work item that wakes a waiting turn.
+const typeSignal = "butler.work.signal"
+
+// Set implements journal.Timers.
+func (l *turnLog) Set(ctx context.Context, unit, key string, due time.Time) error {
+	turn, err := chat.ParseTurn(unit)
+	if err != nil {
+		return err
+	}
+	data, err := chat.Encode(&butlerv1.WorkSignal{Timer: true, Due: timestamppb.New(due)})
+	if err != nil {
+		return err
+	}
+	return l.bus.Schedule(ctx, turn.Timer(key), due, bus.NewEvent(typeSignal, l.bus.Source(), turn.Signal(key), data))
+}
+
+// Clear implements journal.Timers.
+func (l *turnLog) Clear(ctx context.Context, unit, key string) error {
+	turn, err := chat.ParseTurn(unit)
+	if err != nil {
+		return err
+	}
+	return l.bus.Unschedule(ctx, turn.Timer(key))
+}
+
+// relay takes work items that wake a waiting turn and records them in its journal. Any replica may do so: the record then
+// wakes the turn's session where that is.
+func (s *Service) relay(ctx context.Context, events []bus.Stored) error {
+	for _, ev := range events {
+		turn, key, err := chat.ParseWork(ev.Subject)
+		if err != nil {
+			return err
+		}
+		// Read as plain JSON: what arrived keeps its bytes.
+		var msg struct {
+			Value json.RawMessage `json:"value"`
+			Timer bool            `json:"timer"`
+			Due   time.Time       `json:"due"`
+		}
+		if err := json.Unmarshal(ev.Data, &msg); err != nil {
+			return fmt.Errorf("a work item that cannot be read: %w", err)
+		}
+		receipt, err := s.exec.Signal(ctx, turn.String(), journal.Message{Key: key, Value: msg.Value, Timeout: msg.Timer, Due: msg.Due})
+		if err != nil {
+			return err
+		}
+		if receipt.Hold > 0 {
+			return bus.Retry{After: receipt.Hold}
+		}
+	}
+	return nil
+}
