@@ -155,6 +155,7 @@ type simUnit struct {
 	plan   []op
 	budget journal.Spent
 	giveUp bool // its program returns ErrCancelled instead of an end
+	cursed bool // its program never gets to an end
 
 	runs  map[string]int             // executions of each key
 	calls map[string]string          // idempotency key handed to each key
@@ -191,9 +192,13 @@ func (s *sim) addUnit(i int) {
 	u := &simUnit{s: s, name: fmt.Sprintf("u%d", i), runs: map[string]int{}, calls: map[string]string{},
 		did: map[string]json.RawMessage{}, giveUp: s.chance(50)}
 	u.plan = s.plan("", 1+s.rng.IntN(6), 0)
-	if s.chance(15) {
+	switch {
+	case s.chance(15):
 		u.budget = journal.Spent{ModelCalls: int32(1 + s.rng.IntN(3))}
+	case s.chance(15):
+		u.budget = journal.Spent{ActiveMs: int32(300 + s.rng.IntN(1500))}
 	}
+	u.cursed = s.fault(10)
 	s.units = append(s.units, u)
 	s.log.put(u.name, journal.Record{ID: "open-" + u.name, Kind: journal.KindOpen, Body: []byte(`{"text":"do it"}`)})
 	s.items = append(s.items, &simItem{unit: u, first: true})
@@ -209,7 +214,7 @@ func (s *sim) addUnit(i int) {
 	})
 	if s.fault(20) {
 		s.messages = append(s.messages, &simMessage{unit: u, cancel: true,
-			after: s.now.Add(time.Duration(s.rng.IntN(5000)) * time.Millisecond)})
+			after: s.now.Add(time.Duration(s.rng.IntN(2)*s.rng.IntN(5000)) * time.Millisecond)})
 	}
 }
 
@@ -258,6 +263,12 @@ func (s *sim) program(ctx context.Context, run *journal.Run) (journal.End, error
 	run.SetBudget(u.budget)
 	p := &playing{u: u, run: run, saw: map[string]string{}}
 	err := p.play(ctx, u.plan)
+	if u.cursed && err == nil {
+		if s.chance(50) {
+			panic("the program panics")
+		}
+		err = errors.New("the program always fails")
+	}
 	result, _ := json.Marshal(p.saw)
 	switch {
 	case err == nil:
