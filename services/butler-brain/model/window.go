@@ -2,7 +2,6 @@ package model
 
 import (
 	"fmt"
-	"unicode"
 
 	"github.com/cloudwego/eino/schema"
 )
@@ -44,12 +43,15 @@ func textTokens(s string) int {
 	return (quarters + 3) / 4
 }
 
+// runeQuarters takes whole blocks for Chinese, Japanese and Korean: exact tables would cost more than they tell.
 func runeQuarters(r rune) int {
 	switch {
 	case r < 0x80:
 		return 1
-	case unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Hangul), r > 0xFFFF:
-		return 4
+	case r < 0x1100:
+		return 2
+	case r < 0x1200, r >= 0x2E80 && r < 0xA4D0, r >= 0xAC00 && r < 0xD7B0, r >= 0xF900 && r < 0xFB00, r >= 0xFF00:
+		return 4 // Jamo, radicals to Yi, Hangul, compatibility and full-width forms, everything beyond the BMP
 	default:
 		return 2
 	}
