@@ -68,20 +68,12 @@ func (b *Bus) follow(ctx context.Context, f Follow, position *uint64, positioned
 		AckPolicy:         jetstream.AckNonePolicy,
 		MemoryStorage:     true,
 		Replicas:          1,
-		InactiveThreshold: 30 * time.Second,
+		InactiveThreshold: 30 * time.Second, // it removes itself: deleting would need rights on others' consumers too
 	}
 	cons, err := s.CreateConsumer(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		// Best effort: one that stays behind removes itself after the threshold.
-		gone, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		if b.nc.IsConnected() {
-			_ = s.DeleteConsumer(gone, cfg.Name)
-		}
-	}()
 	if f.Started != nil {
 		f.Started(*position)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/butlerhub/butler/pkg/fault"
 )
@@ -305,15 +306,36 @@ func merge(have, want jetstream.StreamConfig) (out jetstream.StreamConfig, chang
 
 // EnsureConsumers creates or updates the declared consumers of a stream; only that named only, when it is not empty.
 func (b *Bus) EnsureConsumers(ctx context.Context, stream, only string) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(8) // each is synced to disk: one after the other they would take most of a second
 	for _, c := range Consumers(stream) {
 		if only != "" && c.Durable != only {
 			continue
 		}
-		if _, err := b.js.CreateOrUpdateConsumer(ctx, stream, c); err != nil {
-			return fmt.Errorf("bus: consumer %s of %s: %w", c.Durable, stream, err)
-		}
+		group.Go(func() error {
+			have, err := b.js.Consumer(ctx, stream, c.Durable)
+			if err == nil && sameConsumer(have.CachedInfo().Config, c) {
+				return nil
+			}
+			if _, err := b.js.CreateOrUpdateConsumer(ctx, stream, c); err != nil {
+				return fmt.Errorf("bus: consumer %s of %s: %w", c.Durable, stream, err)
+			}
+			return nil
+		})
 	}
-	return nil
+	return group.Wait()
+}
+
+// sameConsumer says whether what exists has every setting that is declared.
+func sameConsumer(have, want jetstream.ConsumerConfig) bool {
+	filters := have.FilterSubjects
+	if have.FilterSubject != "" {
+		filters = []string{have.FilterSubject}
+	}
+	return have.Description == want.Description && slices.Equal(filters, want.FilterSubjects) &&
+		have.AckPolicy == want.AckPolicy && have.AckWait == want.AckWait && have.MaxAckPending == want.MaxAckPending &&
+		have.MaxDeliver == want.MaxDeliver && have.PriorityPolicy == want.PriorityPolicy &&
+		slices.Equal(have.PriorityGroups, want.PriorityGroups) && have.PinnedTTL == want.PinnedTTL
 }
 
 // Wait blocks until the named streams exist, because the service that declares them has been there, or ctx ends.
