@@ -182,8 +182,10 @@ func GRPC(err error) error {
 	if err == nil {
 		return nil
 	}
-	if _, ok := status.FromError(err); ok {
-		return err
+	if _, ours := errors.AsType[*Error](err); !ours {
+		if _, ok := status.FromError(err); ok {
+			return err
+		}
 	}
 	return status.Error(grpcCodes[CodeOf(err)], MessageOf(err))
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 func TestCodesSurviveWrappingAndGRPC(t *testing.T) {
@@ -25,6 +27,9 @@ func TestForeignErrorsGiveNothingAway(t *testing.T) {
 	require.Equal(t, Internal, CodeOf(err))
 	require.Equal(t, "internal error", MessageOf(err))
 	require.NotContains(t, GRPC(err).Error(), "hunter2")
+	wrapped := Wrap(status.Error(codes.Unknown, "password is hunter2"), Unavailable, "it does not answer")
+	require.NotContains(t, GRPC(wrapped).Error(), "hunter2")
+	require.Equal(t, Unavailable, CodeOf(GRPC(wrapped)))
 	require.Equal(t, http.StatusInternalServerError, HTTPStatus(err))
 	require.Equal(t, Transient, ClassOf(context.DeadlineExceeded))
 	require.Equal(t, http.StatusOK, HTTPStatus(nil))
