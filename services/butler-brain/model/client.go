@@ -197,8 +197,8 @@ const (
 )
 
 // Stream makes one call of the model with a prompt and the tools it may call, and blocks until the answer is whole or
-// has failed. onText (may be nil) gets the pieces of text as they come, in order, from the calling goroutine; when it
-// blocks, the endpoint is held up. The error is always a *Failure. Stream does not retry: see NextTry.
+// has failed. onText (may be nil) gets the pieces of text as they come, in order, from the calling goroutine; pieces that
+// have arrived together are handed out together, and when it blocks, the endpoint is held up. The error is always a *Failure. Stream does not retry: see NextTry.
 func (c *Client) Stream(ctx context.Context, msgs []*schema.Message, tools []*schema.ToolInfo, opts CallOptions,
 	onText func(string)) (*Result, error) {
 	ctx = callbacks.InitCallbacks(ctx, &callbacks.RunInfo{
