@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -82,7 +81,11 @@ type Executor struct {
 
 	mu      sync.Mutex
 	running map[string]*Run
+	hinted  []string // units hinted as cancelled that were not running, the newest last
 }
+
+// maxHinted is how many hints are kept for units that are about to be executed with records read before the cancel.
+const maxHinted = 256
 
 // NewExecutor makes an executor; it starts nothing.
 func NewExecutor(p Program, o Options) (*Executor, error) {
@@ -142,6 +145,9 @@ func (x *Executor) Execute(ctx context.Context, unit string, m Mode) (Result, er
 		return Result{Status: Busy}, nil
 	}
 	defer x.leave(r)
+	if x.wasHinted(unit) {
+		m.Known = nil
+	}
 	res, own, err := r.start(ctx, m)
 	r.gate.unlock()
 	if err != nil || !own {
@@ -171,14 +177,30 @@ func (x *Executor) leave(r *Run) {
 
 // Cancel is the hint that a cancel record was written: it is looked for, and the running program told at once. It does
 // nothing when the unit is not executing here: whoever executes it next finds the record. It may wait for an append.
+// Without the hint the record is found by the next append: before the next effect outside, or at the End.
 func (x *Executor) Cancel(ctx context.Context, unit string) error {
 	x.mu.Lock()
 	r := x.running[unit]
+	if r == nil {
+		if len(x.hinted) == maxHinted {
+			x.hinted = slices.Delete(x.hinted, 0, 1)
+		}
+		x.hinted = append(x.hinted, unit)
+	}
 	x.mu.Unlock()
 	if r == nil {
 		return nil
 	}
 	return r.refresh(ctx)
+}
+
+// wasHinted says whether a hint came shortly before unit was executed, so that Mode.Known may be too old.
+func (x *Executor) wasHinted(unit string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := len(x.hinted)
+	x.hinted = slices.DeleteFunc(x.hinted, func(u string) bool { return u == unit })
+	return len(x.hinted) < n
 }
 
 // start reads the journal and makes the unit this run's own: own says whether it is, else the result says what else is
@@ -388,119 +410,6 @@ func (r *Run) setTimers(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// finish writes the End. cancelled says that end takes the cancel into account.
-func (r *Run) finish(ctx context.Context, end End, cancelled bool) (Result, error) {
-	r.gate.lock(ctx)
-	defer r.gate.unlock()
-	return r.finishHeld(ctx, end, cancelled)
-}
-
-func (r *Run) finishHeld(ctx context.Context, end End, cancelled bool) (Result, error) {
-	wctx, done := r.writing(ctx)
-	defer done()
-	end = r.fitEnd(end)
-	r.mu.Lock()
-	for _, key := range slices.Sorted(maps.Keys(r.st.Intents)) {
-		intent := r.st.Intents[key]
-		if _, settled := r.st.Outcomes[key]; !settled && intent.Repeat == Once {
-			r.queueLocked(Entry{Kind: EntryOutcome, Key: key, Error: &EntryError{Class: ClassUnknown, Code: CodeUnknown,
-				Message: "it was interrupted; whether it happened is unknown"}})
-		}
-	}
-	r.mu.Unlock()
-	id := r.x.o.NewID()
-	for {
-		if !cancelled && r.Cancelled() {
-			cancelled = true
-			end = r.fitEnd(r.x.o.Stopped(r, &end))
-			id = r.x.o.NewID() // another content
-		}
-		r.mu.Lock()
-		r.drop() // what a goroutine that the program left behind wants to begin
-		batch, last := r.batch(), (*item)(nil)
-		if r.bytes+len(end.Result)+1024 > r.x.o.Limits.RecordBytes && len(r.pending) > 0 {
-			last = r.pending[len(r.pending)-1]
-		}
-		r.mu.Unlock()
-		if last != nil {
-			if err := r.flushHeld(ctx, last); err != nil {
-				return r.doomed(err)
-			}
-			continue
-		}
-		stored, err := r.tryAppend(wctx, Record{ID: id, Kind: KindEnd, Worker: r.x.o.Worker,
-			Entries: entriesOf(batch), End: &end})
-		if err != nil {
-			return r.doomed(err)
-		}
-		if stored {
-			break
-		}
-	}
-	r.clearTimers(wctx)
-	res := r.result(Ended)
-	res.New = true
-	return res, nil
-}
-
-// fitEnd gives end as it can be stored.
-func (r *Run) fitEnd(end End) End {
-	fits := func(e *End) *EntryError {
-		e.Status, e.Reason = clip(e.Status, 64), clip(e.Reason, 256)
-		if e.Result == nil {
-			return nil
-		}
-		var wrong *EntryError
-		e.Result, wrong = r.x.o.Limits.fit(e.Result)
-		return wrong
-	}
-	wrong := fits(&end)
-	if wrong == nil {
-		return end
-	}
-	end = r.x.o.Poison(r, wrong.Code)
-	if fits(&end) != nil {
-		end.Result = nil
-	}
-	return end
-}
-
-// clearTimers calls off what nobody waits for any more. Best effort: a timer of an ended unit does no harm.
-func (r *Run) clearTimers(ctx context.Context) {
-	r.mu.Lock()
-	var keys []string
-	for key, await := range r.st.Awaits {
-		if _, arrived := r.st.Signals[key]; !arrived && !await.Deadline.IsZero() {
-			keys = append(keys, key)
-		}
-	}
-	r.mu.Unlock()
-	slices.Sort(keys)
-	for _, key := range keys {
-		if err := r.x.o.Timers.Clear(ctx, r.unit, key); err != nil {
-			r.x.o.Logger.Warn("timer not cleared", "unit", r.unit, "key", key, "err", err)
-			return
-		}
-	}
-}
-
-// poison ends a unit whose attempts are used up. The caller holds the gate.
-func (r *Run) poison(ctx context.Context) (Result, error) {
-	r.mark = r.x.o.Clock.Now()
-	r.attempt = r.st.Attempt
-	if r.st.Cancel != nil {
-		return r.finishHeld(ctx, r.x.o.Stopped(r, nil), true)
-	}
-	r.x.o.Logger.Error("unit given up", "unit", r.unit, "attempts", r.st.Attempt)
-	res, err := r.finishHeld(ctx, r.x.o.Poison(r, CodePoison), false)
-	if err == nil && res.New && r.x.o.Park != nil {
-		if err := r.x.o.Park(ctx, r.unit, CodePoison); err != nil {
-			r.x.o.Logger.Warn("unit not parked", "unit", r.unit, "err", err)
-		}
-	}
-	return res, err
 }
 
 // failed gives up the attempt, not the unit, and keeps what was done.

@@ -268,6 +268,7 @@ func (s *sim) run() []string {
 		s.steps++
 		s.act()
 	}
+	synctest.Wait()
 	s.calm = true
 	s.logf("calm")
 	for _, w := range s.workers {
@@ -433,6 +434,9 @@ func (s *sim) deliver(it *simItem, w *simWorker) {
 		mode := journal.Mode{First: first}
 		if s.chance(30) {
 			mode.Known = slices.Clone(s.log.units[it.unit.name])
+			if s.point(ctx, "has read "+it.unit.name) != nil {
+				return
+			}
 		}
 		res, err := w.x.Execute(ctx, it.unit.name, mode)
 		if w.dead {

@@ -111,7 +111,14 @@ const replacement = `\ufffd`
 // appendString copies the string literal that begins at in[i], mended, and gives the position after it.
 func appendString(out, in []byte, i int) ([]byte, int) {
 	out = append(out, '"')
-	for i++; in[i] != '"'; {
+	for i++; ; {
+		plain := i
+		for c := in[i]; c != '"' && c != '\\' && c < utf8.RuneSelf; c = in[i] {
+			i++
+		}
+		if out = append(out, in[plain:i]...); in[i] == '"' {
+			return append(out, '"'), i + 1
+		}
 		switch c := in[i]; {
 		case c == '\\' && in[i+1] == 'u':
 			r := hex4(in[i+2:])
@@ -134,9 +141,6 @@ func appendString(out, in []byte, i int) ([]byte, int) {
 		case c == '\\':
 			out = append(out, c, in[i+1])
 			i += 2
-		case c < utf8.RuneSelf:
-			out = append(out, c)
-			i++
 		default:
 			r, size := utf8.DecodeRune(in[i:])
 			if r == utf8.RuneError && size == 1 {
@@ -147,7 +151,6 @@ func appendString(out, in []byte, i int) ([]byte, int) {
 			i += size
 		}
 	}
-	return append(out, '"'), i + 1
 }
 
 // hex4 reads four hex digits, which json.Valid has seen.
