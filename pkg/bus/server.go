@@ -15,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"golang.org/x/crypto/bcrypt"
 )
 
 // ServerOptions says how the embedded server runs.
@@ -62,10 +63,14 @@ func StartServer(o ServerOptions) (*Server, error) {
 		MaxPayload:         1 << 20,
 		MaxPending:         64 << 20,
 		WriteDeadline:      10 * time.Second,
-		Users: []*server.User{
-			{Username: "butler", Password: internal},
-			{Username: "operator", Password: o.Operator},
-		},
+	}
+	for name, password := range map[string]string{"butler": internal, "operator": o.Operator} {
+		// Hashed because the server wants it so; the cost is for guessable passwords, which these are not.
+		hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
+		if err != nil {
+			return nil, fmt.Errorf("bus: the password of the NATS user %s: %w", name, err)
+		}
+		opts.Users = append(opts.Users, &server.User{Username: name, Password: string(hash)})
 	}
 	if o.Sync == 0 {
 		opts.SyncInterval = 2 * time.Minute // of what sync-always leaves: metadata
