@@ -21,7 +21,7 @@ const (
 	maxLine      = 1 << 20  // bytes of one event
 	maxErrorBody = 64 << 10 // bytes
 	drainLimit   = 64 << 10 // bytes read after the end of an answer so that the connection can be used again
-	drainTime    = 100 * time.Millisecond
+	drainTime    = 250 * time.Millisecond
 	turnsAtOnce  = 256 // connections kept to the endpoint
 )
 
