@@ -81,7 +81,10 @@ install_apt() {
 	for p in "$@"; do
 		case $p in
 		gcc) packages+=(gcc libc6-dev) ;;
-		postgresql) packages+=(postgresql) ;;
+		postgresql)
+			packages+=(postgresql)
+			say "the package postgresql may also start a server of its own, on port 5432; the tests do not use it"
+			;;
 		node) packages+=(nodejs) && { command -v npm >/dev/null || packages+=(npm); } ;;
 		chromium) packages+=(chromium) ;;
 		esac
