@@ -70,16 +70,27 @@ func CleanName(name string) (clean, key string, err error) {
 	if n := utf8.RuneCountInString(clean); n < 1 || n > MaxNameRunes {
 		return "", "", fault.New(fault.Invalid, "a name must have 1 to %d characters", MaxNameRunes)
 	}
-	for _, r := range clean {
-		if unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp, unicode.Bidi_Control) ||
-			r == '\u200b' || r == '\u2060' || r == '\ufeff' || r == unicode.ReplacementChar {
-			return "", "", fault.New(fault.Invalid, "a name must not contain control characters")
-		}
+	if strings.ContainsFunc(clean, hidden) || !strings.ContainsFunc(clean, visible) {
+		return "", "", fault.New(fault.Invalid, "a name must not contain control characters, nor nothing but invisible ones")
 	}
 	return clean, NameKey(clean), nil
 }
 
+// hidden says whether a character is invisible or reorders text. The two joiners are needed by several scripts and by
+// emoji.
+func hidden(r rune) bool {
+	if r == '\u200c' || r == '\u200d' {
+		return false
+	}
+	return unicode.IsControl(r) || r == unicode.ReplacementChar ||
+		unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Co, unicode.Other_Default_Ignorable_Code_Point)
+}
+
+func visible(r rune) bool {
+	return unicode.In(r, unicode.L, unicode.N, unicode.S, unicode.P)
+}
+
 // NameKey gives the key by which a name is unique; see CleanName.
 func NameKey(name string) string {
-	return norm.NFKC.String(cases.Fold().String(norm.NFKC.String(strings.TrimSpace(name))))
+	return strings.TrimSpace(norm.NFKC.String(cases.Fold().String(norm.NFKC.String(name))))
 }

@@ -334,13 +334,14 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
 		" Ada ": "Ada", "王小明": "王小明", "O'Brien": "O'Brien", strings.Repeat("名", 64): strings.Repeat("名", 64), "e\u0301": "\u00e9",
+		"👩\u200d🚒 Ada": "👩\u200d🚒 Ada",
 	} {
 		clean, _, err := storage.CleanName(name)
 		require.NoError(t, err, name)
 		require.Equal(t, want, clean)
 	}
 	for _, name := range []string{
-		"", "  ", strings.Repeat("a", 65), "a\x00b", "a\nb", "a\u202eb", "a\u200bb", "\xff", strings.Repeat("a", 1<<20),
+		"", "  ", strings.Repeat("a", 65), "a\x00b", "a\nb", "a\u202eb", "a\u200bb", "\u200d", "\u3164", "\ufe0f", "\u00ad", "\xff", strings.Repeat("a", 1<<20),
 	} {
 		_, _, err := storage.CleanName(name)
 		require.Equal(t, fault.Invalid, fault.CodeOf(err), "%.20q", name)

@@ -246,7 +246,6 @@ func TestHashing(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, right, stored)
 	}
-	// A known answer, made with the reference implementation (argon2 -id -t 1 -k 64 -p 1 -l 32).
 	stored, err := h.hash(t.Context(), "p\u00e4ssword")
 	require.NoError(t, err)
 	right, weak, err := h.verify(t.Context(), "p\u00e4ssword", stored)
@@ -255,7 +254,7 @@ func TestHashing(t *testing.T) {
 	require.False(t, weak)
 
 	// All turns are taken: who waits too long, and too many, are told.
-	for range hashesAtOnce {
+	for range cap(h.turns) {
 		h.turns <- struct{}{}
 	}
 	h.waiting.Store(hashesWaiting)
