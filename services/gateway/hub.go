@@ -17,6 +17,8 @@ const (
 	// holdFor is how long a frame waits for another that belongs before it: an answer for its deltas, a delta for its
 	// question. The two come from different streams, so either may be first by a little; what is later than this was lost.
 	holdFor = 250 * time.Millisecond
+	// maxHolds is how often that is done again when the other is in the log and this gateway is behind with reading it.
+	maxHolds = 40
 	// maxOpenTurns bounds what is remembered of unanswered turns, about 150 bytes each.
 	maxOpenTurns = 100_000
 	// maxHeldDeltas bounds the deltas of one person that wait for a question.
@@ -50,7 +52,8 @@ type audience struct {
 	order   []string // keys of turns, oldest first
 	answers []*heldAnswer
 	deltas  []*event // the first waits for its question, the others for the first
-	timer   *time.Timer
+	timer   *time.Timer // of deltas
+	waited  int         // how often it went off
 }
 
 // progress is what was dispatched of a turn's streams.
@@ -66,8 +69,9 @@ type stream struct {
 }
 
 type heldAnswer struct {
-	event *event
-	timer *time.Timer
+	event  *event
+	timer  *time.Timer
+	waited int
 }
 
 func newHub(b *bus.Bus, w writer, log *slog.Logger, m *metrics) *hub {
@@ -191,32 +195,27 @@ func (h *hub) onChat(s bus.Stored) {
 	}
 	key := turn.String()
 	h.mu.Lock()
-	h.at.chat = s.Seq
-	a := h.people[turn.Person]
-	var asked uint64
-	switch kind {
-	case chat.Asked:
-		if len(h.open) < maxOpenTurns {
-			h.open[key] = s.Seq
-		}
-	case chat.Answer:
-		asked = h.open[key]
-		delete(h.open, key)
+	elsewhere := h.people[turn.Person] == nil
+	if elsewhere { // most people are: no need to read it
+		h.at.chat = s.Seq
+		h.note(key, kind, s.Seq)
 	}
 	h.mu.Unlock()
-	if a == nil {
+	if elsewhere {
 		return
 	}
 	ev, err := decodeChat(s)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	// An event counts as followed once it is dispatched, not before: others look at that.
+	h.at.chat = s.Seq
 	if err != nil || ev == nil {
 		h.unfit(s, err)
 		return
 	}
-	ev.replyTo = asked
-
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if a = h.people[turn.Person]; a == nil {
+	ev.replyTo = h.note(key, kind, s.Seq)
+	a := h.people[turn.Person]
+	if a == nil {
 		return
 	}
 	if ev.kind == eventAsked {
@@ -228,6 +227,20 @@ func (h *hub) onChat(s bus.Stored) {
 	h.answer(a, ev)
 }
 
+// note remembers a turn while it is open. For an answer it gives the sequence of its question, when it is known.
+func (h *hub) note(key string, kind chat.Kind, seq uint64) (asked uint64) {
+	switch kind {
+	case chat.Asked:
+		if len(h.open) < maxOpenTurns {
+			h.open[key] = seq
+		}
+	case chat.Answer:
+		asked = h.open[key]
+		delete(h.open, key)
+	}
+	return asked
+}
+
 // onDelta handles one event of DELTA.
 func (h *hub) onDelta(s bus.Stored) {
 	session, err := chat.ParseDelta(s.Subject)
@@ -235,41 +248,64 @@ func (h *hub) onDelta(s bus.Stored) {
 	if s.Seq <= h.at.delta {
 		h.beganAnew()
 	}
-	h.at.delta = s.Seq
-	a := h.people[session.Person]
+	elsewhere := err == nil && h.people[session.Person] == nil
+	if elsewhere {
+		h.at.delta = s.Seq
+	}
 	h.mu.Unlock()
-	if err != nil {
-		h.unfit(s, err)
+	if elsewhere {
 		return
 	}
-	if a == nil {
-		return
-	}
-	ev, err := decodeDelta(s)
-	if err != nil {
-		h.unfit(s, err)
-		return
+	var ev *event
+	if err == nil {
+		ev, err = decodeDelta(s)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if a = h.people[session.Person]; a == nil {
+	h.at.delta = s.Seq
+	if err != nil {
+		h.unfit(s, err)
 		return
 	}
-	if len(a.deltas) > 0 || h.early(a, ev) {
-		a.deltas = append(a.deltas, ev)
-		if a.timer == nil {
-			a.timer = time.AfterFunc(holdFor, func() {
-				h.mu.Lock()
-				defer h.mu.Unlock()
-				h.releaseDeltas(a, true)
-			})
-		}
-		if len(a.deltas) > maxHeldDeltas {
-			h.releaseDeltas(a, true)
-		}
+	a := h.people[session.Person]
+	if a == nil {
 		return
 	}
-	h.delta(a, ev)
+	if len(a.deltas) == 0 && !h.early(a, ev) {
+		h.delta(a, ev)
+		return
+	}
+	a.deltas = append(a.deltas, ev)
+	if a.timer == nil {
+		a.waited = 0
+		a.timer = time.AfterFunc(holdFor, func() { h.stopHoldingDeltas(a) })
+	}
+	if len(a.deltas) > maxHeldDeltas {
+		h.releaseDeltas(a, true)
+	}
+}
+
+// stopHoldingDeltas dispatches the deltas that wait for a question that did not come, unless it is in the log and only
+// this gateway is late.
+func (h *hub) stopHoldingDeltas(a *audience) {
+	h.mu.Lock()
+	if len(a.deltas) == 0 {
+		h.mu.Unlock()
+		return
+	}
+	turn := a.deltas[0].turn
+	h.mu.Unlock()
+	asked := h.questionOf(turn)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if a.timer == nil {
+		return // they went meanwhile
+	}
+	if a.waited++; asked > h.at.chat && a.waited < maxHolds {
+		a.timer.Reset(holdFor)
+		return
+	}
+	h.releaseDeltas(a, true)
 }
 
 // early says whether a delta came before its question: it begins a stream of a turn of which nothing was seen.
@@ -365,15 +401,24 @@ func (h *hub) questionOf(turn chat.Turn) uint64 {
 	return s.Seq
 }
 
+// giveUpWaiting delivers an answer whose deltas did not come, unless they are in DELTA and only this gateway is late.
 func (h *hub) giveUpWaiting(a *audience, held *heldAnswer) {
+	ctx, cancel := context.WithTimeout(context.Background(), holdFor)
+	defer cancel()
+	last, found, err := h.bus.Last(ctx, bus.DeltaStream, held.event.turn.Delta())
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i, other := range a.answers {
-		if other == held {
-			h.metrics.incomplete.Inc()
-			h.release(a, i)
+		if other != held {
+			continue
+		}
+		if held.waited++; err == nil && found && last.Seq > h.at.delta && held.waited < maxHolds {
+			held.timer.Reset(holdFor)
 			return
 		}
+		h.metrics.incomplete.Inc()
+		h.release(a, i)
+		return
 	}
 }
 

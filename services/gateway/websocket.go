@@ -41,7 +41,6 @@ type socket struct {
 	box      *outbox
 	guest    *guest
 	language string
-	spare    []*frame
 	nextPing time.Time // of sockets' mutex
 	once     sync.Once
 }
@@ -118,10 +117,10 @@ func (c *socket) catchUp(from cursor) {
 
 // write sends what waits until nothing does.
 func (c *socket) write() {
+	var spare []*frame // the one who comes next has its own
 	for {
-		frames := c.box.take(c.spare)
+		frames := c.box.take(spare)
 		if frames == nil {
-			c.spare = nil
 			return
 		}
 		c.wire.cork(len(frames) > 1)
@@ -135,8 +134,8 @@ func (c *socket) write() {
 			c.close(closeGoingAway, "")
 			return
 		}
-		if c.spare = frames; cap(frames) > 256 {
-			c.spare = nil
+		if spare = frames; cap(frames) > 256 {
+			spare = nil
 		}
 	}
 }

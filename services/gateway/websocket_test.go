@@ -1,0 +1,247 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/stretchr/testify/require"
+
+	"github.com/butlerhub/butler/pkg/chat"
+)
+
+func TestATurnOnTheWebSocket(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	first, second := r.admin.connect(""), r.admin.connect("")
+	other := r.member("bob").connect("")
+	// What a client says of ids and senders does not count.
+	first.send(map[string]any{
+		"type": "CHAT", "local_id": "m1", "payload": "hello", "id": 99, "sender_id": 77, "sender_name": "mallory", "sender_role": "BUTLER",
+	})
+	for _, c := range []*client{first, second} {
+		frames := c.turn("m1")
+		require.Len(t, frames, 5, "%+v", frames)
+		asked, answer, end := frames[0], frames[3], frames[4]
+		require.Equal(t, "CHAT", asked.Type)
+		require.Equal(t, seen{
+			Type: "CHAT", ID: asked.ID, LocalID: "m1", ConversationID: asked.ConversationID, SenderID: 1, SenderName: adminName,
+			SenderRole: "ADMIN", TargetID: 2, Payload: "hello", Timestamp: asked.Timestamp, Seq: asked.Seq,
+		}, asked)
+		require.NotZero(t, asked.ConversationID)
+		for _, f := range frames[1:3] {
+			require.Equal(t, "CHAT_STREAM", f.Type)
+			require.Equal(t, "m1", f.ReplyToLocalID)
+			require.Equal(t, answer.StreamID, f.StreamID)
+			require.Equal(t, "BUTLER", f.SenderRole)
+			require.EqualValues(t, 1, f.TargetID)
+		}
+		require.Equal(t, "CHAT", answer.Type)
+		require.Equal(t, "You said: hello", answer.Payload)
+		require.Equal(t, "m1:answer", answer.LocalID)
+		require.Equal(t, asked.ID, answer.ReplyTo)
+		require.Equal(t, chat.Answered, answer.Status)
+		require.JSONEq(t, `{"prompt_tokens":7,"completion_tokens":3,"model_calls":1,"tool_calls":0}`, string(answer.Usage))
+		require.Equal(t, answer.StreamID, end.StreamID)
+		for i := 1; i < len(frames); i++ {
+			require.GreaterOrEqual(t, frames[i].Seq, frames[i-1].Seq)
+			_, err := time.Parse(time.RFC3339Nano, frames[i].Timestamp)
+			require.NoError(t, err)
+		}
+	}
+	other.silent()
+}
+
+func TestTheSameMessageIsAnsweredOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c, other := r.admin.connect(""), r.admin.connect("")
+	c.say("m1", "hello")
+	first := c.turn("m1")
+	other.turn("m1")
+	c.say("m1", "hello")
+	again := c.turn("m1")
+	require.Len(t, again, 3, "the question, the answer and the end: %+v", again)
+	require.Equal(t, first[0].ID, again[0].ID)
+	require.Equal(t, first[3].ID, again[1].ID)
+	require.Equal(t, first[3].Payload, again[1].Payload)
+	require.Equal(t, first[3].ReplyTo, again[1].ReplyTo)
+	other.silent() // only who asks again is told again
+	require.Len(t, r.brain.questions(), 1)
+
+	c.say("m1", "something else")
+	f := c.next()
+	require.Equal(t, "ERROR", f.Type)
+	require.Equal(t, "conflict", f.Code)
+	require.Equal(t, "m1", f.LocalID)
+
+	// The same local_id of another person is another message.
+	bob := r.member("bob").connect("")
+	bob.say("m1", "hello")
+	require.Len(t, bob.turn("m1"), 5)
+}
+
+func TestBadFramesKeepTheConnection(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := r.admin.connect("")
+	for _, bad := range []struct{ frame, code string }{
+		{`{`, "invalid"},
+		{`[]`, "invalid"},
+		{`{"payload":"x"}`, "invalid"},
+		{`{"type":"AUTH_STATUS_UPDATE","payload":{"status":"APPROVED"}}`, "invalid"},
+		{`{"type":"CHAT_STREAM","payload":"x","target_id":2}`, "invalid"},
+		{`{"type":"SYSTEM_LOG","payload":"x"}`, "invalid"},
+		{`{"type":"CHAT"}`, "invalid"},
+		{`{"type":"CHAT","payload":" \n"}`, "invalid"},
+		{`{"type":"CHAT","payload":"a\u0000b"}`, "invalid"},
+		{`{"type":"CHAT","payload":"x","target_id":3}`, "invalid"},
+		{`{"type":"CHAT","payload":"x","conversation_id":987654}`, "not_found"},
+		{`{"type":"CHAT","payload":"x","local_id":"` + strings.Repeat("x", 129) + `"}`, "invalid"},
+		{`{"type":"CHAT","payload":"` + strings.Repeat("x", chat.MaxText+1) + `"}`, "too_large"},
+		{`{"type":"CHAT","payload":"` + strings.Repeat("x", maxFrame) + `"}`, "too_large"},
+		{`{"type":"STOP","conversation_id":987654}`, "not_found"},
+	} {
+		c.send([]byte(bad.frame))
+		f := c.next()
+		require.Equal(t, "ERROR", f.Type, "%.80s: %+v", bad.frame, f)
+		require.Equal(t, bad.code, f.Code, "%.80s: %+v", bad.frame, f)
+		require.NotEmpty(t, f.Payload)
+	}
+	require.NoError(t, c.ws.Write(t.Context(), websocket.MessageBinary, []byte("x")))
+	require.Equal(t, "ERROR", c.next().Type)
+	require.Empty(t, r.brain.questions(), "nothing of it was said")
+
+	text := strings.Repeat("é", chat.MaxText/2)
+	c.say("big", text)
+	frames := c.turn("big")
+	require.True(t, text == frames[0].Payload, "%s %s %d", frames[0].Type, frames[0].Code, len(frames[0].Payload))
+
+	// Old clients send what they like as payload.
+	c.send([]byte(`{"type":"CHAT","local_id":"json","payload":{"a":[1, 2]}}`))
+	require.Equal(t, `{"a":[1, 2]}`, c.turn("json")[0].Payload)
+
+	// Beyond all reason it ends.
+	_ = c.ws.Write(t.Context(), websocket.MessageText, make([]byte, maxRead+1))
+	require.Equal(t, 1009, c.closeCode())
+}
+
+func TestClosingOneTabLeavesTheOther(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	first := r.admin.connect("")
+	second := r.admin.connect("")
+	first.close()
+	second.say("m1", "still there?")
+	require.Len(t, second.turn("m1"), 5)
+	third := r.admin.connect("")
+	second.close()
+	third.say("m2", "and now?")
+	require.Len(t, third.turn("m2"), 5)
+	third.close()
+	require.Eventually(t, func() bool {
+		r.gates[0].hub.mu.Lock()
+		defer r.gates[0].hub.mu.Unlock()
+		return len(r.gates[0].hub.people) == 0
+	}, patience, time.Millisecond, "nothing is kept of who went away")
+}
+
+func TestOneWhoDoesNotReadIsCutOffAlone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	reads := r.admin.connect("")
+	deaf, _, err := websocket.Dial(t.Context(), r.url()+"/api/ws?token="+r.admin.token, &websocket.DialOptions{HTTPClient: testClient})
+	require.NoError(t, err)
+	defer deaf.CloseNow() //nolint:errcheck // cleanup
+	text := strings.Repeat("x", 200<<10)
+	for i := range 60 {
+		id := fmt.Sprint("m", i)
+		reads.say(id, text)
+		require.Equal(t, "CHAT CHAT_STREAM CHAT_STREAM CHAT CHAT_STREAM_END", kinds(reads.turn(id)))
+	}
+	h := r.gates[0].hub
+	require.Eventually(t, func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return len(h.people[1].boxes) == 1
+	}, patience, time.Millisecond)
+	reads.say("last", "fine?")
+	require.Len(t, reads.turn("last"), 5)
+
+	// The same person comes back at once and is not disturbed by the end of the old connection.
+	back := r.admin.connect("")
+	back.say("again", "here")
+	require.Len(t, back.turn("again"), 5)
+}
+
+func kinds(frames []seen) string {
+	var types []string
+	for _, f := range frames {
+		types = append(types, f.Type)
+	}
+	return strings.Join(types, " ")
+}
+
+func TestStopOnTheWebSocket(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	stopped := make(chan struct{})
+	r.brain.answerWith(func(tk *talk) {
+		tk.delta(tk.turn.ID+"-1-1", 1, "a long ")
+		<-stopped
+		seq, err := lastSeq(tk)
+		if err != nil {
+			t.Error(err)
+		}
+		tk.seq = seq
+		tk.end(chat.Stopped, "stopped", "a long (stopped)", tk.turn.ID+"-1-1", 1)
+	})
+	c := r.admin.connect("")
+	c.say("m1", "tell me")
+	require.Equal(t, "CHAT", c.next().Type)
+	require.Equal(t, "CHAT_STREAM", c.next().Type)
+	c.send(map[string]any{"type": "STOP"})
+	require.Eventually(t, func() bool {
+		_, found, err := r.bus.Last(context.Background(), "CHAT", "butler.chat.1.*.m1.stop.*")
+		return err == nil && found
+	}, patience, 5*time.Millisecond)
+	close(stopped)
+	frames := c.turn("m1")
+	require.Equal(t, chat.Stopped, frames[0].Status)
+	require.Equal(t, "CHAT_STREAM_END", frames[1].Type)
+	c.send(map[string]any{"type": "STOP"}) // nothing to stop: nothing happens
+	c.silent()
+}
+
+func lastSeq(tk *talk) (uint64, error) {
+	s, _, err := tk.bus.Last(context.Background(), "CHAT", tk.turn.Filter())
+	return s.Seq, err
+}
+
+func TestTooManyMessagesAreRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(d *Deps) { d.Settings.MessageRate, d.Settings.MessageBurst = 0.1, 3 })
+	c := r.admin.connect("")
+	for i := range 3 {
+		c.say(fmt.Sprint("m", i), "x")
+		c.turn(fmt.Sprint("m", i))
+	}
+	c.say("m4", "x")
+	f := c.next()
+	require.Equal(t, "rate_limited", f.Code)
+	require.Equal(t, "m4", f.LocalID)
+	require.Positive(t, f.RetryAfter)
+}
+
+func TestStoppingSendsClientsAway(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := r.admin.connect("")
+	c.say("m1", "hello")
+	c.turn("m1")
+	require.NoError(t, r.gates[0].stop())
+	require.Equal(t, 1001, c.closeCode())
+}
