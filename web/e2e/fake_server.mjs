@@ -64,6 +64,7 @@ export async function startFake({ port = 0 } = {}) {
   const frames = []; // everything sent, {person, frame}
   const tokens = new Map();
   const turns = new Map(); // local_id → {stopped}
+  const queues = new Map(); // thread id → promise of its last answer
   const requests = [];
   let refusing = false;
   let ids = 10;
@@ -107,6 +108,11 @@ export async function startFake({ port = 0 } = {}) {
     let whole = `You said: ${text}`;
     let status = 'answered';
     let reason = '';
+    // One answer of a conversation at a time, in the order of the questions.
+    const before = queues.get(to.conversation_id);
+    let finished;
+    queues.set(to.conversation_id, new Promise((resolve) => (finished = resolve)));
+    await before;
     await pause(120);
     if (text === 'markdown') whole = markdownSample;
     else if (text === 'hostile') whole = hostileSample;
@@ -118,7 +124,7 @@ export async function startFake({ port = 0 } = {}) {
     } else if (text === 'restart') {
       await stream(streamId, 'ABANDONED words that must go');
       emit(person.id, { type: 'CHAT_STREAM_END', ...butler, ...to, payload: '', stream_id: streamId });
-      await pause(300);
+      await pause(1_500);
       streamId = `${question.local_id}-2-1`;
       whole = 'The second try is the whole answer.';
     } else if (text === 'big') {
@@ -131,11 +137,12 @@ export async function startFake({ port = 0 } = {}) {
     }
     const row = { ...butler, ...to, id: ++ids, local_id: `${question.local_id}:answer`, type: 'CHAT', payload: whole, timestamp: now(),
       stream_id: streamId, reply_to: question.id, status, reason };
-    if (!threads.has(question.conversation_id)) return;
+    if (!threads.has(question.conversation_id)) return void finished();
     store(row);
     emit(person.id, row);
     emit(person.id, { type: 'CHAT_STREAM_END', ...butler, ...to, payload: '', stream_id: streamId });
     turns.delete(question.local_id);
+    finished();
   }
 
   function onFrame(person, socket, text) {
@@ -194,8 +201,11 @@ export async function startFake({ port = 0 } = {}) {
       case 'POST /api/auth/logout':
         sessions.delete(cookieOf(req));
         return send(200, {}, { 'Set-Cookie': 'butler_session=; HttpOnly; Path=/; Max-Age=0' });
+      case 'GET /api/auth/me':
+        return send(200, { id: person.id, username: person.username, role: person.role });
       case 'GET /api/chat/threads':
-        return send(200, [...threads.values()].filter((x) => x.owner_user_id === person.id));
+        return send(200, [...threads.values()].filter((x) => x.owner_user_id === person.id
+          && (url.searchParams.get('archived') === 'all' || !x.archived_at)));
       case 'POST /api/chat/threads':
         return send(201, addThread(person.id, (await body(req)).title ?? ''));
       case 'PATCH /api/chat/threads/:id': {
@@ -220,7 +230,7 @@ export async function startFake({ port = 0 } = {}) {
         return send(200, [...tokens.values()].map(({ token, ...rest }) => rest));
       case 'POST /api/tokens': {
         const { name, expires_in_days: days } = await body(req);
-        const token = { id: ++ids, name, kind: 'api', created_at: now(), expires_at: days ? new Date(Date.now() + days * 864e5).toISOString() : null,
+        const token = { id: ++ids, name, kind: 'personal', created_at: now(), expires_at: days ? new Date(Date.now() + days * 864e5).toISOString() : null,
           last_used_at: null, token: `btl_${randomUUID().replaceAll('-', '')}` };
         tokens.set(token.id, token);
         return send(201, { id: token.id, name, token: token.token });

@@ -63,7 +63,9 @@ export const api = {
   login: async (username, password) => (await call('POST', '/api/auth/login', { username, password }, { quiet401: true }))?.user,
   logout: () => call('POST', '/api/auth/logout', {}, { quiet401: true }),
 
-  threads: async () => list(await call('GET', `/api/chat/threads?peer_id=${BUTLER}&channel_kind=${KIND}`)),
+  me: () => call('GET', '/api/auth/me', undefined, { quiet401: true }),
+
+  threads: async () => list(await call('GET', `/api/chat/threads?peer_id=${BUTLER}&channel_kind=${KIND}&archived=all`)),
   createThread: (title) => call('POST', '/api/chat/threads', { peer_id: BUTLER, channel_kind: KIND, title }),
   changeThread: (id, change) => call('PATCH', `/api/chat/threads/${id}`, change),
   deleteThread: (id) => call('DELETE', `/api/chat/threads/${id}`),
@@ -83,5 +85,5 @@ export const api = {
 
 /** Makes the frame of a message; its text and the frame as JSON have limits in bytes (see limits.js). */
 export const chatFrame = (conversationId, localId, text) => JSON.stringify({
-  type: 'CHAT', target_id: BUTLER, conversation_id: conversationId, local_id: localId, payload: text,
+  type: 'CHAT', target_id: BUTLER, conversation_id: conversationId, local_id: localId, payload: text, language: language(),
 });

@@ -148,7 +148,7 @@ async function fillTokens(listing) {
     return t(new Date(x.expires_at) < now ? 'tokenExpired' : 'tokenExpires', { date: dateOf(x.expires_at) });
   };
   const rows = tokens.map((x) => {
-    const label = x.name || (x.kind === 'session' ? t('tokenSession') : `#${x.id}`);
+    const label = x.name || `#${x.id}`;
     const revoke = h('button', { type: 'button', class: 'button small', 'aria-label': t('revokeNamed', { name: label }) }, t('revoke'));
     revoke.addEventListener('click', async () => {
       if (!(await confirm({ title: t('revokeTitle'), text: t('revokeText', { name: label }), action: t('revoke') }))) return showTokens();
@@ -161,9 +161,10 @@ async function fillTokens(listing) {
       }
     });
     return h('li', null, h('div', { class: 'row-text' },
-      h('strong', { dir: 'auto' }, label, x.kind === 'session' && x.name ? h('span', { class: 'badge' }, t('tokenSession')) : null),
+      h('strong', { dir: 'auto' }, label,
+        x.kind === 'session' ? h('span', { class: 'badge' }, t(x.current ? 'tokenCurrent' : 'tokenSession')) : null),
       h('span', { class: 'muted' }, [t('tokenCreated', { date: dateOf(x.created_at) }), expiry(x),
-        x.last_used_at ? t('tokenUsed', { date: dateOf(x.last_used_at) }) : t('tokenUnused')].join(' · '))), revoke);
+        x.last_used_at ? t('tokenUsed', { date: dateOf(x.last_used_at) }) : t('tokenUnused')].join(' · '))), x.current ? null : revoke);
   });
   listing.replaceChildren(rows.length ? h('ul', null, rows) : h('p', { class: 'muted' }, t('noTokens')));
 }
@@ -183,8 +184,7 @@ export function showPeople() {
   const form = h('form', { class: 'grid-form' },
     h('label', { class: 'field' }, h('span', null, t('username')), name),
     h('label', { class: 'field' }, h('span', null, t('password')), password),
-    h('label', { class: 'field' }, h('span', null, t('role')), role), add,
-    h('p', { class: 'muted', id: 'password-hint' }, t('passwordHint')));
+    h('label', { class: 'field' }, h('span', null, t('role')), role), add);
   form.addEventListener('submit', async (e) => {
     e.preventDefault();
     add.disabled = true;
@@ -201,7 +201,8 @@ export function showPeople() {
       add.disabled = false;
     }
   });
-  show(t('people'), [h('p', { class: 'muted' }, t('peopleLead')), listing, h('h3', null, t('addPerson')), form, done]);
+  show(t('people'), [h('p', { class: 'muted' }, t('peopleLead')), listing, h('h3', null, t('addPerson')),
+    h('p', { class: 'muted', id: 'password-hint' }, t('passwordHint')), form, done]);
   fillPeople(listing).catch(fail);
 }
 

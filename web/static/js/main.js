@@ -3,10 +3,14 @@
 import { api, ApiError, chatFrame, whenUnauthorized } from './api.js';
 import { Composer } from './composer.js';
 import { askName, closeDialog, confirm, dialogOpen, prepareDialog, showKeys, showPeople, showTokens } from './dialogs.js';
-import { $, fillIn, h, icon } from './dom.js';
-import { choose, language, languages, setLanguage, t } from './i18n.js';
+import { $ } from './dom.js';
+import { language, t } from './i18n.js';
 import { kept } from './kept.js';
 import { MessageList } from './messages.js';
+import { drawNotices } from './notices.js';
+import { prepareSettings } from './settings.js';
+import { mac, phone, prepareShell, showSide } from './shell.js';
+import { hideSignIn, prepareSignIn, showSignIn } from './signin.js';
 import { Socket } from './socket.js';
 import { conversation, initial, pending, reduce, sortedThreads, titleOf, unsent } from './state.js';
 import { closeMenu, nameOf, ThreadList, toggleMenu, watchMenus } from './threads.js';
@@ -14,10 +18,7 @@ import { closeMenu, nameOf, ThreadList, toggleMenu, watchMenus } from './threads
 const PAGE = 50; // messages a request for history gives
 const ECHO = 15_000; // ms until a sent message must have come back
 const SILENCE = 20_000; // ms without a frame, while an answer is awaited, until the history is asked
-const NOTICE = 8_000; // ms that a notice stays
 
-const mac = /Mac|iPhone|iPad/.test(navigator.platform);
-const phone = matchMedia('(max-width: 760px)');
 const channel = 'BroadcastChannel' in globalThis ? new BroadcastChannel('butler') : null;
 
 let state = initial();
@@ -40,10 +41,13 @@ function dispatch(action) {
   }
   if (state.stale !== before.stale) reload();
   if (state.unknown !== before.unknown) later('threads', 300, refreshThreads);
-  if (!drawing) {
-    drawing = true;
-    requestAnimationFrame(draw);
-  }
+  redraw();
+}
+
+function redraw() {
+  if (drawing) return;
+  drawing = true;
+  requestAnimationFrame(draw);
 }
 
 function keepUnsent(before) {
@@ -82,7 +86,11 @@ const tell = (error) => {
 const socket = new Socket({
   address: () => {
     const query = new URLSearchParams({ lang: language() });
-    const after = state.after ?? (state.user ? kept.quiet(state.user.id, Date.now()) : null);
+    let { after } = state;
+    if (after === null && state.user) {
+      after = kept.quiet(state.user.id, Date.now());
+      if (after !== null) dispatch({ type: 'resumed' });
+    }
     if (after !== null) query.set('after', after);
     return `${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/api/ws?${query}`;
   },
@@ -154,7 +162,7 @@ async function loadHistory(id, older = false) {
 
 function reload() {
   later('reload', 0, () => {
-    loadHistory(state.open ? state.open : 0);
+    if (state.open) loadHistory(state.open);
     refreshThreads();
   });
 }
@@ -210,13 +218,13 @@ async function stop() {
   const asked = pending(conversation(state, id))[0];
   if (!asked || stopping?.localId === asked.localId) return;
   stopping = { id, localId: asked.localId };
-  dispatch({ type: 'open', id });
+  redraw();
   try {
     await api.stop(id, asked.localId);
   } catch (error) {
     stopping = null;
     tell(error);
-    dispatch({ type: 'open', id });
+    redraw();
   }
 }
 
@@ -314,29 +322,30 @@ const composer = new Composer({
 async function begin() {
   dispatch({ type: 'user', user: kept.user() });
   try {
-    const threads = await api.threads();
-    if (!state.user) dispatch({ type: 'user', user: await guessUser() });
-    enter(threads);
+    const { id, username, role } = await api.me();
+    signedInAs({ id, username, role });
+    enter(await api.threads());
   } catch (error) {
-    if (error.status === 401) showSignIn('');
+    if (error.status === 401) leave('');
     else enter(null); // no answer: show the page as offline and try on
   }
 }
 
-// guessUser finds out what the page may show when the browser forgot who is signed in.
-async function guessUser() {
-  try {
-    await api.users();
-    return { id: 0, username: '', role: 'ADMIN' };
-  } catch {
-    return { id: 0, username: '', role: 'MEMBER' };
+// signedInAs takes note of who is signed in; what belongs to somebody else is forgotten.
+function signedInAs(user) {
+  if (state.user && state.user.id !== user.id) {
+    kept.forget(state.user.id);
+    dispatch({ type: 'reset' });
+    opened = false;
+    history.replaceState(null, '', location.pathname);
   }
+  kept.setUser(user);
+  dispatch({ type: 'user', user });
 }
 
 function enter(threads) {
   signedIn = true;
-  $('signin').hidden = true;
-  $('app').hidden = false;
+  hideSignIn();
   if (threads) dispatch({ type: 'threads', threads });
   for (const u of state.user ? kept.unsent(state.user.id) : []) {
     if (!conversation(state, u.id).messages.some((m) => m.key === u.localId)) dispatch({ type: 'send', ...u });
@@ -354,72 +363,21 @@ function enter(threads) {
   if (!phone.matches) composer.focus();
 }
 
-function showSignIn(words) {
+function leave(words) {
   if (signedIn) composer.save();
   signedIn = false;
   socket.stop();
   closeMenu();
   closeDialog();
-  $('app').hidden = true;
-  $('signin').hidden = false;
-  signInProblem(words);
-  const known = kept.user();
-  if (known?.username && !$('username').value) $('username').value = known.username;
-  $($('username').value ? 'password' : 'username').focus();
-}
-
-function signInProblem(words) {
-  $('signin-error').textContent = words;
-  $('signin-error').hidden = words === '';
+  showSignIn(words, kept.user()?.username);
 }
 
 whenUnauthorized(() => {
-  if (signedIn) showSignIn(t('signedOutByServer'));
+  if (signedIn) leave(t('signedOutByServer'));
 });
-
-$('signin-form').addEventListener('submit', async (e) => {
-  e.preventDefault();
-  const username = $('username').value.trim();
-  const password = $('password').value;
-  if (!username || !password) {
-    signInProblem(t('signInEmpty'));
-    $(username ? 'password' : 'username').focus();
-    return;
-  }
-  const button = $('signin-submit');
-  button.disabled = true;
-  button.textContent = t('signingIn');
-  signInProblem('');
-  try {
-    const user = await api.login(username, password);
-    $('password').value = '';
-    welcome({ id: user?.id ?? 0, username: user?.username ?? username, role: user?.role ?? 'MEMBER' });
-  } catch (error) {
-    if (!(error instanceof ApiError)) throw error;
-    signInProblem(signInWords(error));
-    $('password').select();
-  } finally {
-    button.disabled = false;
-    button.textContent = t('signIn');
-  }
-});
-
-function signInWords(error) {
-  if (error.status === 401) return t('signInWrong');
-  if (error.status === 429 && error.retryAfter) return t('signInLimited', { seconds: error.retryAfter });
-  if (error.status === 503) return t('signInUnavailable');
-  return error.message;
-}
 
 async function welcome(user) {
-  if (state.user && state.user.id !== user.id) {
-    kept.forget(state.user.id);
-    dispatch({ type: 'reset' });
-    opened = false;
-    history.replaceState(null, '', location.pathname);
-  }
-  kept.setUser(user);
-  dispatch({ type: 'user', user });
+  signedInAs(user);
   channel?.postMessage({ signedIn: user.id });
   enter(await refreshThreads());
 }
@@ -447,19 +405,13 @@ function signedOut() {
   kept.forget(id);
   $('username').value = '';
   history.replaceState(null, '', location.pathname);
-  showSignIn('');
+  leave('');
 }
 
 channel?.addEventListener('message', ({ data }) => {
   if (data === 'threads' && signedIn) refreshThreads();
   else if (data === 'signed-out' && signedIn) signedOut();
   else if (data?.signedIn !== undefined && (!signedIn || state.user?.id !== data.signedIn)) location.reload();
-});
-
-$('password-show').addEventListener('click', () => {
-  const show = $('password').type === 'password';
-  $('password').type = show ? 'text' : 'password';
-  $('password-show').setAttribute('aria-pressed', String(show));
 });
 
 // ---- drawing ----
@@ -477,7 +429,7 @@ function draw() {
   composer.busy(waiting.length > 0, stopping !== null && stopping.localId === waiting[0]?.localId);
   drawBar();
   drawAccount();
-  drawNotices();
+  drawNotices(state.notices, noticeActions, (key) => dispatch({ type: 'notice-gone', key }));
   // A very long answer may take long to draw: leave the browser most of the time for everything else.
   const spent = performance.now() - began;
   if (spent > 12) {
@@ -509,22 +461,6 @@ function drawAccount() {
   $('open-people').hidden = state.user?.role !== 'ADMIN';
 }
 
-function drawNotices() {
-  const place = $('notices');
-  const keep = new Set(state.notices.map((n) => n.key));
-  for (const el of [...place.children]) if (!keep.has(el.dataset.key)) el.remove();
-  for (const n of state.notices) {
-    if ([...place.children].some((el) => el.dataset.key === n.key)) continue;
-    const gone = () => dispatch({ type: 'notice-gone', key: n.key });
-    const action = noticeActions.get(n.key);
-    noticeActions.delete(n.key);
-    const close = h('button', { type: 'button', class: 'icon-button small', 'aria-label': t('close'), onclick: gone }, icon('close'));
-    place.append(h('div', { class: 'notice', 'data-key': n.key }, h('span', null, n.text),
-      action ? h('button', { type: 'button', class: 'link-button', onclick: () => { gone(); action.act(); } }, action.label) : null, close));
-    setTimeout(gone, NOTICE);
-  }
-}
-
 // announce tells a screen reader about the beginning and the end of an answer in the open conversation.
 function announce(frame) {
   const mine = frame?.conversation_id === state.open && frame.sender_role === 'BUTLER';
@@ -543,74 +479,17 @@ function announce(frame) {
 
 // ---- around the conversation ----
 
-function showSide(show) {
-  const narrow = phone.matches;
-  const side = $('side');
-  const hadFocus = side.contains(document.activeElement);
-  side.classList.toggle('shown', show && narrow);
-  side.inert = narrow && !show;
-  $('main').inert = narrow && show;
-  $('scrim').hidden = !(narrow && show);
-  $('side-open').setAttribute('aria-expanded', String(show && narrow));
-  if (narrow && show) $('side-close').focus();
-  else if (narrow && hadFocus) $('side-open').focus();
-}
-
-function applyLanguage(code, store) {
-  setLanguage(code);
-  if (store) kept.setLanguage(code);
-  document.documentElement.lang = code === 'zh' ? 'zh-CN' : code;
-  fillIn();
-  composer.refresh();
-  drawSettings();
-  dispatch({ type: 'connection', ...state.connection });
-}
-
-function drawSettings() {
-  const segment = (text, chosen, act) => h('button', { type: 'button', 'aria-pressed': String(chosen), onclick: act }, text);
-  const focus = (place, i) => $(place).children[i]?.focus();
-  const codes = Object.keys(languages);
-  const choices = () => codes.map((code, i) => {
-    const button = segment(languages[code], code === language(), () => {
-      applyLanguage(code, true);
-      if ($('app').hidden) focus('signin-languages', i);
-      else focus('languages', i);
-    });
-    button.lang = code === 'zh' ? 'zh-CN' : code;
-    return button;
-  });
-  $('languages').replaceChildren(...choices());
-  $('signin-languages').replaceChildren(...choices());
-  $('themes').replaceChildren(...[['system', 'themeSystem'], ['light', 'themeLight'], ['dark', 'themeDark']].map(([theme, key], i) => (
-    segment(t(key), kept.theme() === theme, () => {
-      kept.setTheme(theme);
-      if (theme === 'system') delete document.documentElement.dataset.theme;
-      else document.documentElement.dataset.theme = theme;
-      drawSettings();
-      focus('themes', i);
-    }))));
-}
-
 const fromMenu = (f) => () => {
   closeMenu(true);
   f();
 };
 $('new-thread').addEventListener('click', () => open(0));
-$('side-open').addEventListener('click', () => showSide(true));
-$('side-close').addEventListener('click', () => showSide(false));
-$('scrim').addEventListener('click', () => showSide(false));
 $('account').addEventListener('click', () => toggleMenu($('account'), () => $('account-menu')));
 $('open-tokens').addEventListener('click', fromMenu(showTokens));
 $('open-people').addEventListener('click', fromMenu(showPeople));
 $('open-keys').addEventListener('click', fromMenu(() => showKeys(mac)));
 $('sign-out').addEventListener('click', fromMenu(signOut));
 $('connection-retry').addEventListener('click', () => socket.hurry());
-$('skip').addEventListener('click', (e) => {
-  e.preventDefault();
-  composer.focus();
-});
-
-phone.addEventListener('change', () => showSide(false));
 addEventListener('popstate', () => {
   if (!signedIn || idInHash() === state.open) return;
   composer.save();
@@ -625,39 +504,24 @@ document.addEventListener('visibilitychange', () => {
   unseen = 0;
   if (!signedIn) return;
   socket.hurry();
-  dispatch({ type: 'connection', ...state.connection });
+  redraw();
 });
-
-document.addEventListener('keydown', (e) => {
-  if (!signedIn || e.isComposing || e.defaultPrevented || dialogOpen()) return;
-  const ctrl = mac ? e.metaKey : e.ctrlKey;
-  const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName ?? '');
-  const key = e.key.toLowerCase();
-  let act = null;
-  if (key === 'escape') act = $('side').classList.contains('shown') ? () => showSide(false) : stop;
-  else if (ctrl && !e.shiftKey && key === 'k') act = find;
-  else if (ctrl && e.shiftKey && key === 'o') act = () => open(0);
-  else if (ctrl && key === '/') act = () => showKeys(mac);
-  else if (e.altKey && (key === 'arrowup' || key === 'arrowdown')) act = () => step(key === 'arrowup' ? -1 : 1);
-  else if (key === '/' && !typing && !ctrl && !e.altKey) act = () => composer.focus();
-  if (!act) return;
-  e.preventDefault();
-  act();
-});
-
-function find() {
-  showSide(true);
-  $('search-box').hidden = false;
-  $('search').focus();
-  $('search').select();
-}
-
-function step(by) {
-  const next = threadList.neighbour(by);
-  if (next) open(next.id);
-}
 
 prepareDialog();
 watchMenus();
-applyLanguage(choose(kept.language(), navigator.languages ?? [navigator.language]), false);
+prepareSignIn(welcome);
+prepareSettings(() => {
+  composer.refresh();
+  redraw();
+});
+prepareShell(() => signedIn, {
+  stop,
+  create: () => open(0),
+  keys: () => showKeys(mac),
+  step: (by) => {
+    const next = threadList.neighbour(by);
+    if (next) open(next.id);
+  },
+  write: () => composer.focus(),
+});
 begin();

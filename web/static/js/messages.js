@@ -274,9 +274,10 @@ export class MessageList {
     if (item.at) out.push(h('time', { datetime: item.at, class: 'faint' }, timeOf(item.at)));
     const copy = h('button', { type: 'button', class: 'icon-button small', 'aria-label': t('copyMessage'), title: t('copyMessage') }, icon('copy'));
     copy.addEventListener('click', () => copyFrom(copy, record.item.text, this.#actions.copyFailed));
-    out.push(copy);
     const question = item.status === 'failed' && this.#conversation.messages.find((m) => m.key === item.replyTo);
     if (question) button(t('askAgain'), () => this.#actions.ask(question.text));
+    if (item.role === 'person') out.unshift(copy);
+    else out.push(copy);
     return out;
   }
 }

@@ -3,6 +3,7 @@
 const FIRST_PAUSE = 500; // ms
 const LONGEST_PAUSE = 15_000;
 const STEADY = 5_000; // a connection that held this long makes the next pause short again
+const SIGNED_OUT = 4401; // the gateway's close code for a sign-in that ended
 const OPENING = 15_000; // how long the handshake may take
 
 /** Gives the pause in ms before try number n (from 0): between half and all of FIRST_PAUSE × 2ⁿ, at most LONGEST_PAUSE. */
@@ -19,7 +20,7 @@ export function pauseBefore(n, random) {
  *   onState(s, t)  's' is connecting, online or offline; t is when the next try is due (ms since 1970), or 0
  *   onFrame(frame) a parsed frame
  *   onOpen()       the connection stands: send what is unsent
- *   check()        called after a try that never opened; resolves to false when trying again is pointless
+ *   check()        called after a try that never opened, or a close that says so: resolves to false when nobody is signed in
  */
 export class Socket {
   #deps;
@@ -115,11 +116,11 @@ export class Socket {
       }
       onFrame(frame);
     };
-    ws.onclose = async () => {
+    ws.onclose = async (event) => {
       if (ws !== this.#ws) return;
       this.#ws = null;
       this.#pause();
-      if (!opened && !(await check()) && !this.#ws) this.stop();
+      if ((!opened || event?.code === SIGNED_OUT) && !(await check()) && !this.#ws) this.stop();
     };
   }
 

@@ -20,7 +20,8 @@ export const initial = () => ({
   unread: {}, // thread id → true
   notices: [], // {key, code, text}, newest last
   after: null, // seq of the last frame
-  quiet: null, // {seq, at}: the last place in the stream at which no answer was under way
+  quiet: null, // {seq, at}: from here on, every answer that is under way can be seen from its beginning
+  whole: false, // this page's frames began at such a place
   stale: 0, // grows when what was loaded can no longer be trusted: load it again
   unknown: 0, // grows when a frame names a thread that is not in the list
 });
@@ -34,6 +35,8 @@ export function reduce(state, action) {
       return onFrame(state, action.frame, action.now);
     case 'connection':
       return { ...state, connection: { state: action.state, retryAt: action.retryAt ?? 0 } };
+    case 'resumed':
+      return { ...state, whole: true };
     case 'user':
       return { ...state, user: action.user };
     case 'threads':
@@ -103,8 +106,8 @@ function onFrame(state, frame, now) {
   }
   if (Number.isSafeInteger(frame.seq) && frame.seq >= 0) {
     next = { ...next, after: frame.seq };
-    if (!busy(next)) next.quiet = { seq: frame.seq, at: now };
-    else if (wasQuiet && next.quiet) next.quiet = { ...next.quiet, at: now };
+    // At the question that ends the quiet, nothing of its answer was told yet.
+    if (wasQuiet || !busy(next)) next.quiet = { seq: frame.seq, at: now };
   }
   return next;
 }
@@ -141,8 +144,9 @@ function onPiece(state, thread, frame) {
       key: replyTo + ANSWER, id: null, localId: replyTo + ANSWER, role: 'butler', name: string(frame.sender_name),
       text: piece, at: string(frame.timestamp), status: 'streaming', reason: '', error: '', streamId, replyTo, live: true,
       dropped: known ? [...known.dropped, known.streamId].slice(-32) : [],
-      // The beginning was seen if the question came over this connection, or a stream before this one did.
-      partial: !known && !question?.live, restarting: false,
+      // The beginning was seen if the question came over this connection, or a stream before this one did, or the frames
+      // began at a quiet place.
+      partial: !known && !question?.live && !state.whole, restarting: false,
     };
   }
   return edit(state, thread, (c) => ({ ...c, messages: place(c.messages, message) }));
@@ -171,7 +175,7 @@ function distrust(state) {
     const messages = c.messages.map((m) => (m.status === 'streaming' ? { ...m, text: '', partial: true } : m));
     conversations[id] = { ...c, messages, loaded: false };
   }
-  return { ...state, conversations, stale: state.stale + 1 };
+  return { ...state, conversations, whole: false, stale: state.stale + 1 };
 }
 
 // ---- messages ----
