@@ -273,19 +273,33 @@ func TestARetryAfterTextHasItsOwnStream(t *testing.T) {
 type probe struct {
 	mu    sync.Mutex
 	calls []string
-	do    func(ctx context.Context, run *journal.Run) (string, error)
+	do    func(ctx context.Context) (string, error)
+}
+
+func (p *probe) called(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls = append(p.calls, key)
 }
 
 func (p *probe) tool(name string, repeat journal.Repeat) Tool {
 	return Tool{Info: &schema.ToolInfo{Name: name, Desc: "a test"}, Repeat: repeat,
-		Run: func(ctx context.Context, run *journal.Run, _ Caller, key string, _ json.RawMessage) (string, error) {
-			p.mu.Lock()
-			p.calls = append(p.calls, key)
-			p.mu.Unlock()
+		Run: func(ctx context.Context, _ Caller, key string, _ json.RawMessage) (string, error) {
+			p.called(key)
 			if p.do != nil {
-				return p.do(ctx, run)
+				return p.do(ctx)
 			}
 			return name + " was done", nil
+		}}
+}
+
+// waiting is a tool that waits for the signal "<key>-word".
+func (p *probe) waiting(name string, deadline func(*journal.Run) time.Time) Tool {
+	return Tool{Info: &schema.ToolInfo{Name: name, Desc: "a test"},
+		Flow: func(ctx context.Context, run *journal.Run, _ Caller, key string, _ json.RawMessage) (string, error) {
+			p.called(key)
+			a, err := run.Await(ctx, key+"-word", deadline(run))
+			return fmt.Sprintf("value %s, timeout %v", a.Value, a.Timeout), err
 		}}
 }
 
@@ -327,7 +341,7 @@ func TestTextBeforeAToolCallDoesNotHideIt(t *testing.T) {
 func TestToolTroubleIsToldToTheModel(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	p := probe{do: func(context.Context, *journal.Run) (string, error) { return "", fmt.Errorf("the disk is full") }}
+	p := probe{do: func(context.Context) (string, error) { return "", fmt.Errorf("the disk is full") }}
 	r.start("one", withTools(p.tool("probe", journal.Once)))
 	r.model.Next(modeltest.Calls(
 		modeltest.Call{ID: "a", Name: "probe", Arguments: `{}`},
@@ -396,28 +410,24 @@ func TestASuspendedTurnDoesNotHoldUpItsSession(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	p := probe{}
-	p.do = func(ctx context.Context, run *journal.Run) (string, error) {
-		a, err := run.Await(ctx, "word", time.Now().Add(time.Hour))
-		if err != nil {
-			return "", err
-		}
-		return "the word is " + string(a.Value), nil
-	}
-	one := r.start("one", withTools(p.tool("probe", journal.Pure)))
+	never := func(*journal.Run) time.Time { return time.Now().Add(time.Hour) }
+	one := r.start("one", withTools(p.waiting("probe", never)))
 	r.model.Next(modeltest.Tool("probe", `{}`))
 	waiting := r.ask("wait for the word")
 	require.Eventually(t, func() bool { return p.count() == 1 }, 10*time.Second, 5*time.Millisecond)
 	require.Equal(t, chat.Answered, r.outcome(r.ask("meanwhile")).Status)
 	one.stop()
 
-	r.start("two", withTools(p.tool("probe", journal.Pure)))
+	r.start("two", withTools(p.waiting("probe", never)))
 	r.model.Next(modeltest.Text("Thank you."))
-	_, err := r.bus.Publish(r.ctx, bus.WorkStream, bus.NewEvent(typeSignal, "", waiting.Signal("word"), []byte(`{"value":"butler"}`)))
-	require.NoError(t, err)
+	for _, key := range []string{"something-else", "tool-1-0-word"} {
+		_, err := r.bus.Publish(r.ctx, bus.WorkStream, bus.NewEvent(typeSignal, "", waiting.Signal(key), []byte(`{"value":"butler"}`)))
+		require.NoError(t, err)
+	}
 	out := r.outcome(waiting)
 	require.Equal(t, "Thank you.", out.Reply.Text)
 	msgs := r.model.Requests()[2].Messages
-	require.Equal(t, `the word is "butler"`, msgs[len(msgs)-1].Text)
+	require.Equal(t, `value "butler", timeout false`, msgs[len(msgs)-1].Text)
 	require.Equal(t, "m1", out.Reply.ReplyToLocalId, "a resumed answer names the message it answers")
 }
 
@@ -425,14 +435,7 @@ func TestAWaitThatIsStoppedOrTimesOut(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	p := probe{}
-	p.do = func(ctx context.Context, run *journal.Run) (string, error) {
-		a, err := run.Await(ctx, "word", run.Open().At.Add(1500*time.Millisecond))
-		if err != nil {
-			return "", err
-		}
-		return fmt.Sprintf("timeout: %v", a.Timeout), nil
-	}
-	r.start("one", withTools(p.tool("probe", journal.Pure)))
+	r.start("one", withTools(p.waiting("probe", func(run *journal.Run) time.Time { return run.Open().At.Add(1500 * time.Millisecond) })))
 	r.model.Next(modeltest.Tool("probe", `{}`))
 	turn := r.ask("wait")
 	require.Eventually(t, func() bool { return p.count() == 1 }, 10*time.Second, 5*time.Millisecond)
@@ -445,7 +448,7 @@ func TestAWaitThatIsStoppedOrTimesOut(t *testing.T) {
 	require.Equal(t, "It timed out.", r.outcome(turn).Reply.Text)
 	msgs := r.model.Requests()
 	last := msgs[len(msgs)-1].Messages
-	require.Equal(t, "timeout: true", last[len(last)-1].Text)
+	require.Equal(t, "value , timeout true", last[len(last)-1].Text)
 }
 
 func TestADeadWorkersTurnIsTakenOver(t *testing.T) {
@@ -475,7 +478,7 @@ func TestADeadWorkersTurnIsTakenOver(t *testing.T) {
 func TestPoisonEndsWithAReason(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	p := probe{do: func(context.Context, *journal.Run) (string, error) { panic("poison") }}
+	p := probe{do: func(context.Context) (string, error) { panic("poison") }}
 	r.start("one", withTools(p.tool("probe", journal.Idempotent)))
 	r.model.Default(modeltest.Tool("probe", `{}`))
 	out := r.outcome(r.ask("hello"))

@@ -27,7 +27,7 @@ func (s *Service) Complete(req *butlerv1.CompleteRequest, out grpc.ServerStreami
 	if err != nil {
 		return fault.GRPC(err)
 	}
-	ctx, cancel := context.WithTimeoutCause(out.Context(), s.settings.TurnTimeout, errTurnTimeout)
+	ctx, cancel := context.WithTimeout(out.Context(), s.settings.TurnTimeout)
 	defer cancel()
 	select {
 	case s.sessions.slots <- struct{}{}:

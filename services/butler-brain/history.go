@@ -26,15 +26,8 @@ type turnState struct {
 	size     int // bytes of text in messages
 }
 
-// waiting says that the turn's newest record leaves it suspended: it needs a signal or a stop to go on. Await entries are
-// only ever written once everything else of the attempt is done.
-func (t *turnState) waiting() bool {
-	if len(t.records) == 0 {
-		return false
-	}
-	r := t.records[len(t.records)-1]
-	return r.Kind == journal.KindStep && slices.ContainsFunc(r.Entries, func(e journal.Entry) bool { return e.Kind == journal.EntryAwait })
-}
+// waiting says that the turn is suspended: it needs a signal or a stop to go on.
+func (t *turnState) waiting() bool { return len(t.records) > 1 && journal.Fold(t.records).Suspended() }
 
 // history is what was said in one session, read from the log: a cache that can be dropped at any time.
 type history struct {

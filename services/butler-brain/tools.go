@@ -26,10 +26,13 @@ type Tool struct {
 	Repeat journal.Repeat
 	// Lookup tells what became of an interrupted call that must not be repeated; see journal.Effect.
 	Lookup func(ctx context.Context, key string) (json.RawMessage, bool, error)
-	// Run does it. Arguments are the JSON that the model wrote, valid but not checked against the parameters. The text is
-	// what the model reads, at most maxResult bytes of it. key is the same when this call is repeated, and no other's.
-	// Run may suspend the turn through run.Await and then returns journal.ErrSuspended.
-	Run func(ctx context.Context, run *journal.Run, c Caller, key string, arguments json.RawMessage) (string, error)
+	// Run does it, in one step of the turn's journal. Arguments are the JSON that the model wrote, valid but not checked
+	// against the parameters. The text is what the model reads, at most maxResult bytes of it. key is the same when this
+	// call is repeated, and no other's.
+	Run func(ctx context.Context, c Caller, key string, arguments json.RawMessage) (string, error)
+	// Flow, instead of Run and Repeat, does it in steps and waits of its own on the turn's journal; their keys begin with
+	// key and a hyphen.
+	Flow func(ctx context.Context, run *journal.Run, c Caller, key string, arguments json.RawMessage) (string, error)
 }
 
 // Caller is for whom a tool is called.
@@ -57,14 +60,14 @@ type toolbox struct {
 func newToolbox(tools []Tool) (*toolbox, error) {
 	b := &toolbox{by: map[string]Tool{}}
 	for _, t := range tools {
-		if t.Info == nil || !toolName.MatchString(t.Info.Name) || t.Run == nil {
-			return nil, fmt.Errorf("brain: a tool without a usable name or without Run")
+		if t.Info == nil || !toolName.MatchString(t.Info.Name) || (t.Run == nil) == (t.Flow == nil) {
+			return nil, fmt.Errorf("brain: a tool needs a usable name and either Run or Flow")
 		}
 		if _, twice := b.by[t.Info.Name]; twice {
 			return nil, fmt.Errorf("brain: two tools are named %s", t.Info.Name)
 		}
-		switch t.Repeat {
-		case journal.Pure, journal.Idempotent, journal.Once:
+		switch {
+		case t.Flow != nil, t.Repeat == journal.Pure, t.Repeat == journal.Idempotent, t.Repeat == journal.Once:
 		default:
 			return nil, fmt.Errorf("brain: tool %s does not say how it may be repeated", t.Info.Name)
 		}
@@ -92,7 +95,7 @@ func builtinTools(agents *agentList, clock journal.Clock) []Tool {
 				Desc: "Lists the agents that Butler knows, and which of them are online now.",
 			},
 			Repeat: journal.Pure,
-			Run: func(ctx context.Context, _ *journal.Run, _ Caller, _ string, _ json.RawMessage) (string, error) {
+			Run: func(ctx context.Context, _ Caller, _ string, _ json.RawMessage) (string, error) {
 				all, err := agents.fetch(ctx)
 				if err != nil {
 					return "", err
@@ -121,7 +124,7 @@ func builtinTools(agents *agentList, clock journal.Clock) []Tool {
 				}),
 			},
 			Repeat: journal.Pure,
-			Run: func(_ context.Context, _ *journal.Run, _ Caller, _ string, args json.RawMessage) (string, error) {
+			Run: func(_ context.Context, _ Caller, _ string, args json.RawMessage) (string, error) {
 				var in struct {
 					TimeZone string `json:"time_zone"`
 				}

@@ -47,12 +47,10 @@ func (s *Service) program(ctx context.Context, run *journal.Run) (journal.End, e
 	if run.Attempt() > 1 {
 		t.speech.endAbandoned(ctx)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.settings.TurnTimeout, errTurnTimeout)
-	defer cancel()
 	for step := 1; step <= s.settings.MaxSteps; step++ {
 		out, err := t.think(ctx, step)
 		if err != nil {
-			return t.giveUp(ctx, err)
+			return t.giveUp(err)
 		}
 		if len(out.ToolCalls) == 0 {
 			return t.answer()
@@ -61,14 +59,12 @@ func (s *Service) program(ctx context.Context, run *journal.Run) (journal.End, e
 		t.msgs = append(t.msgs, out.message())
 		results, err := t.callTools(ctx, step, out.ToolCalls)
 		if err != nil {
-			return t.giveUp(ctx, err)
+			return t.giveUp(err)
 		}
 		t.msgs = append(t.msgs, results...)
 	}
 	return t.fail(model.ToolLoop)
 }
-
-var errTurnTimeout = errors.New("the turn took too long")
 
 func (s *Service) talk(ctx context.Context, run *journal.Run) (*talk, error) {
 	turn, err := chat.ParseTurn(run.Unit())
@@ -145,9 +141,6 @@ func (t *talk) think(ctx context.Context, step int) (modelOutcome, error) {
 // not.
 func (s *Service) stepError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		if errors.Is(context.Cause(ctx), errTurnTimeout) {
-			return errTurnTimeout
-		}
 		return context.Cause(ctx)
 	}
 	f, ok := errors.AsType[*model.Failure](err)
@@ -188,34 +181,46 @@ func (t *talk) callTools(ctx context.Context, step int, calls []toolCall) ([]*sc
 // callTool runs one call. What goes wrong with the tool is a result that the model reads; an error ends the attempt.
 func (t *talk) callTool(ctx context.Context, key string, call toolCall) (string, error) {
 	tool, known := t.s.tools.by[call.Name]
+	args := json.RawMessage(call.Arguments)
+	if len(args) == 0 {
+		args = json.RawMessage("{}")
+	}
+	caller := Caller{Turn: t.turn, Person: t.asked.Sender, Language: t.asked.Language}
 	effect := journal.Effect{Repeat: journal.Pure, Description: call.Name, Cost: journal.Spent{ToolCalls: 1}}
-	if known {
+	var do func(context.Context, *journal.Call) (string, error)
+	switch {
+	case !known:
+		do = func(context.Context, *journal.Call) (string, error) {
+			return "", fmt.Errorf("there is no tool %q", call.Name)
+		}
+	case !json.Valid(args):
+		do = func(context.Context, *journal.Call) (string, error) {
+			return "", errors.New("the arguments are not valid JSON; call again with valid ones")
+		}
+	case tool.Flow != nil:
+		text, err := tool.Flow(ctx, t.run, caller, key, args)
+		if notTheTools(err) {
+			return "", err
+		}
+		do = func(context.Context, *journal.Call) (string, error) { return text, err }
+	default:
 		effect.Repeat, effect.Lookup = tool.Repeat, tool.Lookup
+		do = func(ctx context.Context, c *journal.Call) (string, error) {
+			limited, cancel := context.WithTimeout(ctx, toolTimeout)
+			defer cancel()
+			text, err := tool.Run(limited, caller, c.Key, args)
+			if err != nil && ctx.Err() == nil && limited.Err() != nil {
+				err = errors.New("the tool took too long")
+			}
+			return text, err
+		}
 	}
 	out, err := journal.Do(ctx, t.run, key, effect, func(ctx context.Context, c *journal.Call) (toolOutcome, error) {
-		if !known {
-			return toolOutcome{Text: fmt.Sprintf("error: there is no tool %q", call.Name)}, nil
+		text, err := do(ctx, c)
+		if err != nil && ctx.Err() == nil {
+			return toolOutcome{clip("error: " + err.Error())}, nil
 		}
-		args := json.RawMessage(call.Arguments)
-		if len(args) == 0 {
-			args = json.RawMessage("{}")
-		}
-		if !json.Valid(args) {
-			return toolOutcome{Text: "error: the arguments are not valid JSON; call again with valid ones"}, nil
-		}
-		ctx, cancel := context.WithTimeout(ctx, toolTimeout)
-		defer cancel()
-		text, err := tool.Run(ctx, t.run, Caller{Turn: t.turn, Person: t.asked.Sender, Language: t.asked.Language}, c.Key, args)
-		switch {
-		case err == nil:
-			return toolOutcome{Text: clip(text)}, nil
-		case errors.Is(err, journal.ErrSuspended), errors.Is(err, journal.ErrCancelled), errors.Is(err, journal.ErrFenced):
-			return toolOutcome{}, err
-		case errors.Is(ctx.Err(), context.DeadlineExceeded):
-			return toolOutcome{Text: "error: the tool took too long"}, nil
-		default:
-			return toolOutcome{Text: clip("error: " + err.Error())}, nil
-		}
+		return toolOutcome{clip(text)}, err
 	})
 	var failure *journal.Failure
 	if errors.As(err, &failure) {
@@ -224,19 +229,28 @@ func (t *talk) callTool(ctx context.Context, key string, call toolCall) (string,
 	return out.Text, err
 }
 
+// notTheTools says that err is about the turn, not about what a tool did.
+func notTheTools(err error) bool {
+	var failure *journal.Failure
+	return errors.Is(err, journal.ErrSuspended) || errors.Is(err, journal.ErrCancelled) || errors.Is(err, journal.ErrFenced) ||
+		errors.Is(err, journal.ErrBudget) || errors.Is(err, context.Canceled) ||
+		fault.ClassOf(err) == fault.Transient && !errors.As(err, &failure)
+}
+
 // giveUp ends the turn after an error where that is the turn's outcome; else it passes the error on and the turn stays
 // open, for later or for another worker.
-func (t *talk) giveUp(ctx context.Context, err error) (journal.End, error) {
+func (t *talk) giveUp(err error) (journal.End, error) {
 	var failure *journal.Failure
+	var budget *journal.BudgetError
 	switch {
 	case errors.Is(err, journal.ErrFenced), errors.Is(err, journal.ErrSuspended):
 		return journal.End{}, err
 	case errors.Is(err, journal.ErrCancelled):
 		return t.stop()
-	case errors.Is(err, journal.ErrBudget):
-		return t.fail(model.Budget)
-	case errors.Is(err, errTurnTimeout), errors.Is(context.Cause(ctx), errTurnTimeout):
+	case errors.As(err, &budget) && budget.Which == "active_ms":
 		return t.fail(model.Timeout)
+	case errors.As(err, &budget):
+		return t.fail(model.Budget)
 	case errors.As(err, &failure):
 		return t.fail(model.Reason(failure.Code))
 	default:

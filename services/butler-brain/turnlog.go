@@ -48,20 +48,23 @@ var kindOf = map[chat.Kind]journal.Kind{
 	chat.Stop: journal.KindCancel, chat.Answer: journal.KindEnd,
 }
 
+// kindForeign is none that the journal knows, so it passes over such records.
+const kindForeign journal.Kind = "foreign"
+
 var subjectOf = map[journal.Kind]chat.Kind{
 	journal.KindOpen: chat.Asked, journal.KindStep: chat.Step, journal.KindSignal: chat.Signal,
 	journal.KindCancel: chat.Stop, journal.KindEnd: chat.Answer,
 }
 
-// record reads an event as a record of its turn. Events whose type does not fit their subject are no records: whoever may
-// write one subject must not pass for the writer of another.
+// record reads an event as a record of its turn. One whose type does not fit its subject says nothing: it only counts as
+// the turn's newest event, on which the next append is conditional.
 func record(ev bus.Stored) (chat.Turn, journal.Record, error) {
 	turn, kind, err := chat.ParseSubject(ev.Subject)
 	if err != nil {
 		return turn, journal.Record{}, err
 	}
 	if ev.Type != kind.Type() {
-		return turn, journal.Record{}, fmt.Errorf("an event of type %q on %s", ev.Type, ev.Subject)
+		return turn, journal.Record{Seq: ev.Seq, At: ev.At, ID: ev.ID, Kind: kindForeign}, nil
 	}
 	r := journal.Record{Seq: ev.Seq, At: ev.At, ID: ev.ID, Kind: kindOf[kind]}
 	return turn, r, r.Decode(ev.Data)
