@@ -124,10 +124,13 @@ func (r *Run) batch() []*item {
 	return slices.Clone(r.pending[:n])
 }
 
+// announces says that the entry is about something that has not begun.
+func (it *item) announces() bool { return it.Kind == EntryIntent || it.Kind == EntryAwait }
+
 // drop takes out of the line what only announces something.
 func (r *Run) drop() {
 	r.pending = slices.DeleteFunc(r.pending, func(it *item) bool {
-		it.dropped = it.Kind != EntryOutcome
+		it.dropped = it.announces()
 		if it.dropped {
 			r.bytes -= it.size()
 		}
@@ -170,7 +173,7 @@ func (r *Run) appendStep(ctx context.Context, batch []*item) error {
 		if stored {
 			r.settle(batch)
 		}
-		stale := r.st.Cancel != nil && slices.ContainsFunc(batch, func(it *item) bool { return it.Kind != EntryOutcome })
+		stale := r.st.Cancel != nil && slices.ContainsFunc(batch, (*item).announces)
 		r.mu.Unlock()
 		if stored || stale {
 			return nil

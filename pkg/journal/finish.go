@@ -104,12 +104,15 @@ func (r *Run) clearTimers(ctx context.Context) {
 
 // poison ends a unit whose attempts are used up. The caller holds the gate.
 func (r *Run) poison(ctx context.Context) (Result, error) {
+	r.mu.Lock()
 	r.mark = r.x.o.Clock.Now()
-	r.attempt = r.st.Attempt
+	r.attempt = r.st.Attempt + 1
+	r.queueLocked(Entry{Kind: EntryClaim, Attempt: int32(r.attempt)}) // the end is this worker's from here on
+	r.mu.Unlock()
 	if r.st.Cancel != nil {
 		return r.finishHeld(ctx, r.x.o.Stopped(r, nil), true)
 	}
-	r.x.o.Logger.Error("unit given up", "unit", r.unit, "attempts", r.st.Attempt)
+	r.x.o.Logger.Error("unit given up", "unit", r.unit, "attempts", r.attempt-1)
 	res, err := r.finishHeld(ctx, r.x.o.Poison(r, CodePoison), false)
 	if err == nil && res.New && r.x.o.Park != nil {
 		if err := r.x.o.Park(ctx, r.unit, CodePoison); err != nil {

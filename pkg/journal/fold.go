@@ -160,9 +160,9 @@ func add(a, b int32) int32 {
 	return int32(min(max(int64(a)+int64(b), 0), math.MaxInt32))
 }
 
-// over gives the budget that would not allow to use cost after spent; 0 is no limit. Tokens and active time are known
+// over says which part of the budget s would not allow to use cost after spent; 0 is no limit. Tokens and active time are known
 // only afterwards: they are used up when reached.
-func (budget Spent) over(spent, cost Spent) error {
+func (s Spent) over(spent, cost Spent) error {
 	next := spent.plus(cost)
 	check := func(which string, limit, used int32) error {
 		if limit > 0 && used > limit {
@@ -170,16 +170,16 @@ func (budget Spent) over(spent, cost Spent) error {
 		}
 		return nil
 	}
-	if err := check("model_calls", budget.ModelCalls, next.ModelCalls); err != nil {
+	if err := check("model_calls", s.ModelCalls, next.ModelCalls); err != nil {
 		return err
 	}
-	if err := check("tool_calls", budget.ToolCalls, next.ToolCalls); err != nil {
+	if err := check("tool_calls", s.ToolCalls, next.ToolCalls); err != nil {
 		return err
 	}
 	if cost.ModelCalls > 0 || cost.Tokens > 0 {
-		if err := check("tokens", budget.Tokens, max(next.Tokens, add(spent.Tokens, 1))); err != nil {
+		if err := check("tokens", s.Tokens, max(next.Tokens, add(spent.Tokens, 1))); err != nil {
 			return err
 		}
 	}
-	return check("active_ms", budget.ActiveMs, max(next.ActiveMs, add(spent.ActiveMs, 1)))
+	return check("active_ms", s.ActiveMs, max(next.ActiveMs, add(spent.ActiveMs, 1)))
 }

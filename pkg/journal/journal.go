@@ -133,7 +133,7 @@ func (l Limits) withDefaults() Limits {
 
 // Failure is the recorded failure of a step: what Do returns now is what it returns after a crash, so the error that
 // the step's function returned is not in its chain. A fault.Error with the same code and message is.
-type Failure struct {
+type Failure struct { //nolint:errname // a step's outcome, only then an error
 	Class   string // ClassTransient, ClassPermanent, ClassUser or ClassUnknown
 	Code    string // for programs, for example model_unavailable
 	Message string // for people

@@ -443,7 +443,6 @@ func TestOnceEffectIsLookedUp(t *testing.T) {
 
 func TestBudgetsSurviveCrashes(t *testing.T) {
 	t.Parallel()
-	m := opened()
 	calls := 0
 	program := func(ctx context.Context, run *journal.Run) (journal.End, error) {
 		for i := range 10 {
@@ -468,7 +467,8 @@ func TestBudgetsSurviveCrashes(t *testing.T) {
 		return answer("all"), nil
 	}
 	for which, budget := range map[string]journal.Spent{"model_calls": {ModelCalls: 3}, "tokens": {Tokens: 250}} {
-		m, calls = opened(), 0
+		m := opened()
+		calls = 0
 		x := newExecutor(t, m, "w1", program, func(o *journal.Options) { o.Budget = budget })
 		var res journal.Result
 		err := errors.New("not yet")

@@ -93,8 +93,8 @@ func (c *checker) step(r journal.Record) {
 		if e.Kind != journal.EntryClaim {
 			continue
 		}
-		if i > 0 || r.Kind != journal.KindStep {
-			c.fail(r, "a claim must begin a step")
+		if i > 0 {
+			c.fail(r, "a claim must come first")
 		}
 		if e.Attempt <= max(c.attempt, 1) {
 			c.fail(r, "claims attempt %d after %d", e.Attempt, max(c.attempt, 1))
@@ -104,8 +104,7 @@ func (c *checker) step(r journal.Record) {
 	if c.holder == "" {
 		c.holder = r.Worker
 	}
-	poisoned := r.Kind == journal.KindEnd && r.End != nil && r.End.Reason == journal.CodePoison
-	if r.Worker != c.holder && !poisoned {
+	if r.Worker != c.holder {
 		c.fail(r, "%s had the unit then", c.holder)
 	}
 	before := make(map[string]bool, len(c.intents))
