@@ -54,6 +54,7 @@ type operation struct {
 	Channel  reference
 	Service  string `yaml:"x-service"`
 	Consumer string `yaml:"x-consumer"`
+	Through  string `yaml:"x-through"`
 }
 
 type event struct {
@@ -209,6 +210,9 @@ func TestDocumentIsWhole(t *testing.T) {
 		ch := o.Channel.id(t, "#/channels/")
 		require.Contains(t, d.Channels, ch, id)
 		require.Contains(t, []string{"gateway", "butler-brain", "agent-registry"}, o.Service, id)
+		if o.Through != "" {
+			require.Contains(t, d.Channels, o.Through, id)
+		}
 		switch o.Action {
 		case "send":
 			if senders[ch] == nil {
