@@ -29,7 +29,7 @@ export async function start() {
     /** Opens a browser profile of its own; page errors and refused content of its pages are collected in problems. */
     context: async (options = {}) => {
       const context = await browser.newContext({ viewport: { width: 1200, height: 800 }, locale: 'en-GB', ...options });
-      context.setDefaultTimeout(10_000);
+      context.setDefaultTimeout(30_000);
       const problems = [];
       await context.addInitScript(keepSockets);
       context.on('page', (page) => {
