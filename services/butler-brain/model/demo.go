@@ -115,8 +115,8 @@ func (r demoReply) meta(in []*schema.Message) *schema.ResponseMeta {
 }
 
 var (
-	demoEcho   = regexp.MustCompile(`(?is)^\s*(?:echo|say|repeat|重复|复述|跟我说|说)[\s:：]*(\S.*)$`)
-	demoCount  = regexp.MustCompile(`(?i)(?:count\s+(?:up\s+)?to|数到|long|长文)\s*(\d{1,9})?`)
+	demoEcho   = regexp.MustCompile(`(?is)^\s*(?:(?:echo|say|repeat)[\s:：]+|(?:重复|复述|跟我说)[\s:：]*)(\S.*)$`)
+	demoCount  = regexp.MustCompile(`(?i)(?:\bcount\s+(?:up\s+)?to|数到|^\s*long|^\s*长文)\s*(\d{1,9}|$)`)
 	demoTool   = regexp.MustCompile(`(?is)^\s*(?:call|use|调用)\s+([A-Za-z0-9_-]{1,64})\s*(\{.*\})?\s*$`)
 	demoAgents = regexp.MustCompile(`(?i)\bagents?\b|\bonline\b|在线|代理|智能体`)
 	demoTime   = regexp.MustCompile(`(?i)\btime\b|\bdate\b|\btoday\b|几点|时间|日期|几号|今天`)

@@ -39,6 +39,8 @@ func TestDemoAnswers(t *testing.T) {
 		"数到 5":              {"1 2 3 4 5"},
 		"long":              {"199 200"},
 		"count to 99999999": {"1999 2000"},
+		"how long is this?": {"how long is this?", "demo model"},
+		"saying nothing":    {"saying nothing", "demo model"},
 	} {
 		var pieces []string
 		res, err := c.Stream(deadline(t), ask(asked), nil, model.CallOptions{}, collect(&pieces))
