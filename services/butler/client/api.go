@@ -47,13 +47,16 @@ type Message struct {
 	Usage          json.RawMessage `json:"usage,omitempty"`
 }
 
-// Token is a personal API token without its secret.
+// Token lets a person, or a program of theirs, in.
 type Token struct {
 	ID         int64      `json:"id"`
+	Kind       string     `json:"kind"` // personal, or session for a sign-in
 	Name       string     `json:"name"`
 	CreatedAt  *time.Time `json:"created_at"`
 	ExpiresAt  *time.Time `json:"expires_at"`
 	LastUsedAt *time.Time `json:"last_used_at"`
+	Current    bool       `json:"current"`         // the one that the client uses
+	Secret     string     `json:"token,omitempty"` // only when it was just made
 }
 
 // Page is a part of a list with the list's own JSON, for programs that want all of it.
@@ -80,16 +83,8 @@ func (c *Client) Logout(ctx context.Context) error {
 
 // Me says who is signed in.
 func (c *Client) Me(ctx context.Context) (User, error) {
-	// The user stands in the answer itself or under "user".
-	var out struct {
-		User
-		Inner *User `json:"user"`
-	}
-	err := c.call(ctx, http.MethodGet, "/api/auth/me", nil, nil, &out)
-	if out.Inner != nil {
-		return *out.Inner, err
-	}
-	return out.User, err
+	var out User
+	return out, c.call(ctx, http.MethodGet, "/api/auth/me", nil, nil, &out)
 }
 
 // Ping returns nil when a gateway answers.
@@ -97,9 +92,13 @@ func (c *Client) Ping(ctx context.Context) error {
 	return c.call(ctx, http.MethodGet, "/api/ping", nil, nil, nil)
 }
 
-// ChangePassword changes the password of who is signed in; their other sign-ins end.
-func (c *Client) ChangePassword(ctx context.Context, old, replacement string) error {
-	return c.call(ctx, http.MethodPost, "/api/auth/password", nil, map[string]string{"old": old, "new": replacement}, nil)
+// ChangePassword changes the password of who is signed in. All their sign-ins and tokens end; token is a new sign-in.
+func (c *Client) ChangePassword(ctx context.Context, current, replacement string) (token string, err error) {
+	var out struct {
+		Token string `json:"token"`
+	}
+	in := map[string]string{"current_password": current, "new_password": replacement}
+	return out.Token, c.call(ctx, http.MethodPost, "/api/auth/password", nil, in, &out)
 }
 
 // Users gives all people and Butler; for admins.
@@ -127,32 +126,18 @@ func (c *Client) ChangeUser(ctx context.Context, id int64, change UserChange) (U
 	return out, c.call(ctx, http.MethodPatch, "/api/users/"+number(id), nil, change, &out)
 }
 
-// Tokens gives the personal API tokens of who is signed in.
+// Tokens gives the valid tokens of who is signed in: personal ones, and sign-ins.
 func (c *Client) Tokens(ctx context.Context) (Page[Token], error) {
 	return list[Token](ctx, c, "/api/tokens", nil, "tokens")
 }
 
-// AddToken makes a personal API token and gives its secret, which cannot be had again. lifetime 0 is for ever.
-func (c *Client) AddToken(ctx context.Context, name string, lifetime time.Duration) (secret string, t Token, err error) {
-	var out struct {
-		Token
-		Secret json.RawMessage `json:"token"`
-		Info   *Token          `json:"info"`
-	}
-	in := map[string]any{"name": name}
-	if lifetime > 0 {
-		in["expires_at"] = time.Now().Add(lifetime).UTC().Format(time.RFC3339)
-	}
-	if err := c.call(ctx, http.MethodPost, "/api/tokens", nil, in, &out); err != nil {
-		return "", Token{}, err
-	}
-	if err := json.Unmarshal(out.Secret, &secret); err != nil {
-		return "", Token{}, err
-	}
-	return secret, out.Token, nil
+// AddToken makes a personal token that is valid for a number of days, 0 for ever. Its Secret cannot be had again.
+func (c *Client) AddToken(ctx context.Context, name string, days int) (Token, error) {
+	var out Token
+	return out, c.call(ctx, http.MethodPost, "/api/tokens", nil, map[string]any{"name": name, "expires_in_days": days}, &out)
 }
 
-// RevokeToken ends a personal API token.
+// RevokeToken ends a token of who is signed in.
 func (c *Client) RevokeToken(ctx context.Context, id int64) error {
 	return c.call(ctx, http.MethodDelete, "/api/tokens/"+number(id), nil, nil, nil)
 }
