@@ -1,0 +1,8 @@
+//go:build !linux
+
+package e2e
+
+import "syscall"
+
+// ownGroup gives a process a group of its own, so that it can be killed with what it started.
+func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
