@@ -68,6 +68,8 @@ generate: generate-proto ## everything that is generated and committed
 	go generate ./...
 	go test ./proto -run '^TestSchemasAreFresh$$' -count=1 -update
 	go test ./proto -run '^TestSubjectsPage$$' -count=1 -update
+	$(MAKE) --no-print-directory build
+	tools/cli-page.sh >docs/reference/cli.md
 
 .PHONY: generate-proto
 generate-proto: ## Go of the messages and services in proto/

@@ -30,11 +30,20 @@ go_tests() {
 		-race -timeout 15m ${GOTESTFLAGS:-} $(patterns)
 }
 
+command_page() {
+	make --no-print-directory build && tools/cli-page.sh >.cache/cli.md || return 1
+	if ! diff -u docs/reference/cli.md .cache/cli.md; then
+		echo "docs/reference/cli.md is stale: run make generate"
+		return 1
+	fi
+}
+
 browser_tests() {
 	npm ci --prefix web/e2e --no-fund --no-audit && npm test --prefix web/e2e
 }
 
 part "Go" go_tests
+part "command line's page" command_page
 part "page" npm test --prefix web
 part "browser" browser_tests
 
