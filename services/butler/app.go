@@ -231,7 +231,16 @@ func (a *app) with(f func(ctx context.Context, c *client.Client) error) error {
 		return err
 	}
 	defer c.Close()
-	return a.do(func(ctx context.Context) error { return f(ctx, c) })
+	return a.explain(c, a.do(func(ctx context.Context) error { return f(ctx, c) }))
+}
+
+// explain says of a refused token where it came from.
+func (a *app) explain(c *client.Client, err error) error {
+	if fault.CodeOf(err) == fault.Unauthenticated && a.env("BUTLER_TOKEN") != "" {
+		return fault.New(fault.Unauthenticated, "the token in BUTLER_TOKEN is not valid at %s: make one with `butler tokens add`, or "+
+			"unset it and run `butler login`", c.Server())
+	}
+	return err
 }
 
 // terminal gives the file descriptor of a stream when it is a terminal.

@@ -82,12 +82,12 @@ func (a *app) chat(args []string, flags chatFlags) error {
 		}
 	}
 	if question != "" {
-		return t.once(question, flags.localID)
+		return a.explain(c, t.once(question, flags.localID))
 	}
 	if flags.localID != "" {
 		return usagef("--local-id is for one question")
 	}
-	return t.converse()
+	return a.explain(c, t.converse())
 }
 
 // question puts one question together; "" when there is none and a person can type.
@@ -265,35 +265,35 @@ func (t *talk) ask(ctx context.Context, question, localID string, stop <-chan st
 
 // obeyStop waits for Ctrl-C until done.
 func (t *talk) obeyStop(ctx context.Context, giveUp func(error), p *printer, stop <-chan struct{}, done <-chan struct{}) {
-	var late <-chan time.Time
-	stopped := false
+	select {
+	case <-stop:
+	case <-done:
+		return
+	case <-ctx.Done():
+		return
+	}
+	late := time.NewTimer(stopWait)
+	defer late.Stop()
+	accepted := p.accepted // what is on its way can be stopped when it has arrived
 	for {
 		select {
-		case <-done:
-			return
-		case <-ctx.Done():
-			return
-		case <-late:
-			giveUp(errInterrupted)
-			return
-		case <-stop:
-			if stopped {
-				giveUp(errInterrupted)
-				return
-			}
-			stopped = true
-			late = time.After(stopWait)
-			select {
-			case <-p.accepted:
-			default: // it is not in the log: there is nothing to stop
-				giveUp(errInterrupted)
-				return
-			}
+		case <-accepted:
+			accepted = nil
 			call, cancel := context.WithTimeout(ctx, stopWait)
 			if err := t.client.Stop(call, p.conversation, p.localID); err != nil && ctx.Err() == nil {
 				t.notice("stopping did not work: %s", sentence(err))
 			}
 			cancel()
+		case <-stop: // once more
+			giveUp(errInterrupted)
+			return
+		case <-late.C:
+			giveUp(errInterrupted)
+			return
+		case <-done:
+			return
+		case <-ctx.Done():
+			return
 		}
 	}
 }
@@ -352,6 +352,18 @@ func notWhole(answer client.Answer) string {
 	return "the answer failed: " + oneLine(answer.Reason)
 }
 
+// chatLine is one line of `butler chat --json`.
+type chatLine struct {
+	Type           string          `json:"type"` // accepted, text, restart or answer
+	Status         string          `json:"status,omitempty"`
+	Reason         string          `json:"reason,omitempty"`
+	ID             uint64          `json:"id,omitempty"`
+	ConversationID int64           `json:"conversation_id,omitempty"`
+	LocalID        string          `json:"local_id,omitempty"`
+	Text           string          `json:"text,omitempty"`
+	Usage          json.RawMessage `json:"usage,omitempty"`
+}
+
 // printer shows an answer while it comes in.
 type printer struct {
 	talk         *talk
@@ -367,13 +379,13 @@ type printer struct {
 func (p *printer) Accepted(conversation int64) {
 	p.conversation = conversation
 	close(p.accepted)
-	p.line(map[string]any{"type": "accepted", "conversation_id": conversation, "local_id": p.localID})
+	p.line(chatLine{Type: "accepted", ConversationID: conversation, LocalID: p.localID})
 }
 
 // Text shows a piece of the answer.
 func (p *printer) Text(piece string, restarted bool) {
 	if restarted {
-		p.line(map[string]any{"type": "restart"})
+		p.line(chatLine{Type: "restart"})
 		p.breakLine()
 		if !p.talk.app.json && p.shown.Len() > 0 {
 			p.talk.notice("beginning again")
@@ -382,7 +394,7 @@ func (p *printer) Text(piece string, restarted bool) {
 	}
 	p.shown.WriteString(piece)
 	if p.talk.app.json {
-		p.line(map[string]any{"type": "text", "text": piece})
+		p.line(chatLine{Type: "text", Text: piece})
 		return
 	}
 	p.print(piece)
@@ -407,9 +419,9 @@ func (p *printer) breakLine() {
 // final completes what was shown by the final message, which alone counts.
 func (p *printer) final(answer client.Answer) {
 	if p.talk.app.json {
-		p.line(map[string]any{
-			"type": "answer", "status": answer.Status, "reason": answer.Reason, "text": answer.Text, "id": answer.ID,
-			"conversation_id": answer.ConversationID, "local_id": p.localID, "usage": answer.Usage,
+		p.line(chatLine{
+			Type: "answer", Status: answer.Status, Reason: answer.Reason, ID: answer.ID,
+			ConversationID: answer.ConversationID, LocalID: p.localID, Text: answer.Text, Usage: answer.Usage,
 		})
 		return
 	}
@@ -423,7 +435,7 @@ func (p *printer) final(answer client.Answer) {
 }
 
 // line writes a line of JSON, when that is wanted.
-func (p *printer) line(v map[string]any) {
+func (p *printer) line(v chatLine) {
 	if !p.talk.app.json {
 		return
 	}

@@ -112,9 +112,9 @@ func (a *app) printFindings(findings []finding) error {
 		}
 	} else {
 		for _, f := range findings {
-			fmt.Fprintf(a.out, "%-4s  %-10s  %s\n", f.Status, f.Check, strings.ReplaceAll(f.Detail, "\n", "\n                  "))
+			fmt.Fprintf(a.out, "%-4s  %-13s  %s\n", f.Status, f.Check, strings.ReplaceAll(f.Detail, "\n", "\n                     "))
 			if f.Advice != "" {
-				fmt.Fprintf(a.out, "                  → %s\n", f.Advice)
+				fmt.Fprintf(a.out, "                     → %s\n", f.Advice)
 			}
 		}
 	}

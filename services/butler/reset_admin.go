@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -74,6 +75,9 @@ func (a *app) resetAdmin(ctx context.Context, name string, generate bool) error 
 	person, err = st.UpdatePerson(ctx, person.ID, store.Change{Role: &role, Password: &password, Disabled: &disabled})
 	if err != nil {
 		return err
+	}
+	if person.ID == 1 { // what was generated for them is not true any more
+		_ = os.Remove(initialPasswordFile(o.settings))
 	}
 	if a.json {
 		out := map[string]any{"id": person.ID, "username": person.Name, "role": person.Role}

@@ -146,8 +146,7 @@ func (e *Editor) apply(k key, back *browse) (line string, done bool, err error) 
 	}
 	switch k.name {
 	case "":
-		e.insert(k.char)
-		e.draw()
+		e.showTyped(k.char)
 	case keyEnter:
 		e.leave()
 		return string(e.line), true, nil
@@ -218,6 +217,23 @@ func (e *Editor) insert(r rune) {
 	copy(e.line[e.pos+1:], e.line[e.pos:])
 	e.line[e.pos] = r
 	e.pos++
+}
+
+// showTyped inserts a character and shows it: alone where that is enough, since drawing the whole line for each would flicker.
+func (e *Editor) showTyped(r rune) {
+	atEnd := e.pos == len(e.line)
+	before := place{}.after(e.prompt, e.screen()).after(e.line[:e.pos], e.screen())
+	n := len(e.line)
+	e.insert(r)
+	if len(e.line) == n {
+		return
+	}
+	after := before.after(e.line[n:], e.screen())
+	if atEnd && after.row == before.row && after.col > before.col {
+		e.write(string(e.line[n:]))
+		return
+	}
+	e.draw()
 }
 
 func (e *Editor) move(to int) {
