@@ -16,6 +16,9 @@ type conditions struct {
 	cut bool
 	// deltasLost: the memory stream of deltas did not survive, so a stream may have holes when its connection changed.
 	deltasLost bool
+	// natsAway: NATS was away while connections stayed: what was streamed meanwhile is dropped, and only the final text
+	// is whole.
+	natsAway bool
 	// refusable: a message may have been refused.
 	refusable bool
 	// unanswerable: the model failed on purpose: answers may have failed, with a reason.
@@ -198,7 +201,7 @@ func (s *site) checkStream(d *device, final *frame, pieces []*frame, c condition
 	if text.String() == final.Payload {
 		return
 	}
-	if c.deltasLost && pieces[0].connection != final.connection {
+	if c.natsAway || c.deltasLost && pieces[0].connection != final.connection {
 		// What came must at least be parts of the text, in order.
 		rest, whole := final.Payload, true
 		for _, f := range pieces {

@@ -154,7 +154,7 @@ func newCluster(t testing.TB, model *script, postgres *storagetest.Cluster, sett
 	t.Helper()
 	c := &cluster{
 		site: &site{t: t, model: model}, dir: t.TempDir(), postgres: postgres, settings: settings,
-		token: strings.Repeat("internal-token.", 4), databaseURL: postgres.NewDatabase(t),
+		token: strings.Repeat("internal-token.", 4), databaseURL: socketURL(postgres.NewDatabase(t)),
 		registry: freeAddr(t), operatorKey: "operator-of-the-test",
 	}
 	c.nats = newProcess(t, "nats", natsServer(t), "-c", filepath.Join(c.dir, "nats", "nats-server.conf"))
@@ -380,3 +380,7 @@ func (s *site) newThread(p *person) int64 {
 	return out.ID
 }
 
+
+// socketURL gives the address of a database on a Unix socket with a host in it, as the settings want it; the socket in
+// the query wins.
+func socketURL(url string) string { return strings.Replace(url, "postgres:///", "postgres://localhost/", 1) }
