@@ -298,6 +298,9 @@ func (t *talk) obeyStop(ctx context.Context, giveUp func(error), p *printer, sto
 	}
 }
 
+// sameInterrupt is the time within which two interrupts are one.
+const sameInterrupt = 200 * time.Millisecond
+
 // once asks one question, for a script or a person in a hurry.
 func (t *talk) once(question, localID string) error {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -305,10 +308,11 @@ func (t *talk) once(question, localID string) error {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
-	stop := make(chan struct{})
+	stop := make(chan struct{}, 2)
 	ended := make(chan struct{})
 	defer close(ended)
 	go func() {
+		var last time.Time
 		for {
 			select {
 			case <-ended:
@@ -318,13 +322,14 @@ func (t *talk) once(question, localID string) error {
 					cancel()
 					return
 				}
+				// Whoever runs this may pass a signal on that the terminal sent to all: that is not a second Ctrl-C.
+				if time.Since(last) < sameInterrupt {
+					continue
+				}
+				last = time.Now()
 				select {
 				case stop <- struct{}{}:
-				case <-time.After(time.Second): // nothing listens yet, or any more
-					cancel()
-					return
-				case <-ended:
-					return
+				default:
 				}
 			}
 		}

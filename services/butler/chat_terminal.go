@@ -118,7 +118,7 @@ func (t *talk) exchange(ctx context.Context, editor *terminal.Editor, text strin
 	if err != nil {
 		return err
 	}
-	if answer.Failed() {
+	if answer.Failed() && answer.Status != "stopped" { // of which the answer itself speaks
 		t.notice("%s", notWhole(answer))
 	}
 	fmt.Fprintln(t.screen)

@@ -41,6 +41,7 @@ type process struct {
 	tel     *telemetry.Telemetry
 	log     *slog.Logger
 
+	opsURL  string // where /ready is
 	parts   []*part
 	closers []func()
 	failed  chan error
@@ -256,6 +257,7 @@ func (p *process) serveOps() error {
 	if err != nil {
 		return err
 	}
+	p.opsURL = "http://" + localAddr(l.Addr().String())
 	mux := http.NewServeMux()
 	mux.Handle("/", p.tel.Handler())
 	mux.HandleFunc("POST /config/reload", func(w http.ResponseWriter, r *http.Request) {

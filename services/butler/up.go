@@ -213,13 +213,14 @@ func localAddr(addr string) string {
 type running struct {
 	PID  int    `json:"pid"`
 	HTTP string `json:"http"`           // URL of the gateway
+	Ops  string `json:"ops"`            // URL of /ready and /config/reload
 	NATS string `json:"nats,omitempty"` // URL of the embedded server, without user
 }
 
 const runningFile = "running.json"
 
 func (p *process) noteRunning(url string, server *bus.Server) error {
-	r := running{PID: os.Getpid(), HTTP: url}
+	r := running{PID: os.Getpid(), HTTP: url, Ops: p.opsURL}
 	if server != nil {
 		r.NATS = server.URL()
 	}
