@@ -53,7 +53,11 @@ export const hostileSample = `<img src=x onerror="window.pwned=1"><script>window
 | <iframe srcdoc="<script>parent.pwned=10</script>"> | [ok](https://ok.example/) |
 `;
 
-/** Starts the server on 127.0.0.1. Gives {url, close(), dropSockets(), refuseSockets(yes), revoke(), requests, gap()}. */
+/** The answer to "patient". */
+export const patientSample = Array.from({ length: 60 }, (_, i) => `word${i}`).join(' ');
+
+/** Starts the server on 127.0.0.1. Gives {url, close(), release(), dropSockets(), refuseSockets(yes), revoke(),
+ * gap(), fill(owner, title, n), requests}. */
 export async function startFake({ port = 0 } = {}) {
   const people = new Map([['ada', { id: 1, username: 'ada', role: 'ADMIN', password: 'correct horse' }],
     ['ben', { id: 3, username: 'ben', role: 'MEMBER', password: 'battery staple' }]]);
@@ -95,6 +99,7 @@ export async function startFake({ port = 0 } = {}) {
 
   async function answer(person, question) {
     const turn = { stopped: false };
+    turn.wake = new Promise((resolve) => (turn.goOn = resolve));
     turns.set(question.local_id, turn);
     const text = question.payload;
     const to = { conversation_id: question.conversation_id, target_id: person.id, reply_to_local_id: question.local_id };
@@ -102,6 +107,7 @@ export async function startFake({ port = 0 } = {}) {
       for (let i = from; i < whole.length && !turn.stopped; i += size) {
         emit(person.id, { type: 'CHAT_STREAM', ...butler, ...to, payload: whole.slice(i, i + size), stream_id: id });
         await pause(PIECE);
+        if (text === 'patient' && i >= size * 20) await turn.wake;
       }
     };
     let streamId = `${question.local_id}-1-1`;
@@ -116,6 +122,7 @@ export async function startFake({ port = 0 } = {}) {
     await pause(120);
     if (text === 'markdown') whole = markdownSample;
     else if (text === 'hostile') whole = hostileSample;
+    else if (text === 'patient') whole = patientSample;
     else if (text.startsWith('count ')) whole = Array.from({ length: Number(text.slice(6)) }, (_, i) => `word${i}`).join(' ');
     else if (text === 'fail') {
       whole = 'The model does not answer at the moment. Try again in a minute.';
@@ -223,7 +230,10 @@ export async function startFake({ port = 0 } = {}) {
       }
       case 'POST /api/chat/stop': {
         const turn = turns.get((await body(req)).local_id);
-        if (turn) turn.stopped = true;
+        if (turn) {
+          turn.stopped = true;
+          turn.goOn();
+        }
         return send(202, {});
       }
       case 'GET /api/tokens':
@@ -297,7 +307,8 @@ export async function startFake({ port = 0 } = {}) {
   return {
     url: `http://127.0.0.1:${server.address().port}`,
     requests,
-    sockets: () => sockets.size,
+    /** Lets the answers to "patient", which wait after their beginning, go on. */
+    release: () => turns.forEach((turn) => turn.goOn()),
     dropSockets: () => sockets.forEach((s) => s.socket.destroy()),
     refuseSockets: (yes) => (refusing = yes),
     revoke: () => {

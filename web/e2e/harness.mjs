@@ -10,8 +10,9 @@ import { startFake } from './fake_server.mjs';
 export const real = process.env.BUTLER_E2E_URL ?? '';
 export const user = process.env.BUTLER_E2E_USER ?? 'ada';
 export const pass = process.env.BUTLER_E2E_PASS ?? 'correct horse';
-/** A prompt whose answer takes a few seconds; for a real server it depends on the model. */
-export const slowPrompt = process.env.BUTLER_E2E_SLOW ?? (real ? 'Count slowly from one to two hundred, one number a line.' : 'count 60');
+/** A prompt whose answer takes a few seconds; for a real server it depends on the model. The scripted server begins the
+ * answer and waits for fake.release(). */
+export const slowPrompt = process.env.BUTLER_E2E_SLOW ?? (real ? 'Count slowly from one to two hundred, one number a line.' : 'patient');
 
 const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
 const FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',

@@ -101,7 +101,7 @@ export class Composer {
   }
 
   async #submit() {
-    const text = this.#text.value;
+    const text = this.#text.value.trimEnd();
     if (text.trim() === '' || this.#sending || !measure(text).fits) return;
     this.#sending = true;
     clearTimeout(this.#timer);
