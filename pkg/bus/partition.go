@@ -34,7 +34,8 @@ type Partitioned struct {
 type Delivery struct {
 	Stored
 	Partition int
-	// First says that nobody was given this event before; only then can no other worker have begun.
+	// First says that nobody was given this event before, so that no other worker has begun. The server forgets what it
+	// had delivered in the moments before it was killed; so only an event that was stored just now is believed to be first.
 	First bool
 	// Pin identifies the time during which this replica alone was given the partition's events. While it stays the same,
 	// no other replica was given any; empty when the event was found in the log.
@@ -71,6 +72,10 @@ func (d *Delivery) message() jetstream.Msg {
 	defer d.mu.Unlock()
 	return d.msg
 }
+
+// firstWithin is how old an event may be at its first delivery. Clocks of two machines may differ by about as much; what
+// is then not believed to be first costs its turn one append more.
+const firstWithin = 3 * time.Second
 
 type partitions struct {
 	bus *Bus
@@ -226,7 +231,7 @@ func (w *partitions) deliver(p int, m jetstream.Msg) {
 	if err != nil {
 		return
 	}
-	d := &Delivery{Stored: ev, Partition: p, First: meta.NumDelivered == 1, Pin: m.Headers().Get("Nats-Pin-Id"), w: w, msg: m}
+	d := &Delivery{Stored: ev, Partition: p, First: meta.NumDelivered == 1 && time.Since(ev.At) < firstWithin, Pin: m.Headers().Get("Nats-Pin-Id"), w: w, msg: m}
 	w.mu.Lock()
 	if old := w.held[ev.Seq]; old != nil {
 		// It came again while it is held here, for instance after a lost connection: only its reply subject is new.

@@ -276,7 +276,9 @@ func link(userinfo bool, schemes ...string) codec[string] {
 				return "", nil
 			}
 			u, err := url.Parse(text)
-			if err != nil || u.Host == "" || !slices.Contains(schemes, u.Scheme) {
+			// PostgreSQL's own form for a Unix socket has the folder in the query.
+			socket := err == nil && strings.HasPrefix(u.Scheme, "postgres") && strings.HasPrefix(u.Query().Get("host"), "/")
+			if err != nil || u.Host == "" && !socket || !slices.Contains(schemes, u.Scheme) {
 				return "", fmt.Errorf("must be a URL that begins with %s:// and names a host",
 					strings.Join(schemes, ":// or "))
 			}

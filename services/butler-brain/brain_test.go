@@ -26,7 +26,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -73,7 +73,7 @@ func (r *rig) start(name string, change ...func(*Deps)) *replica {
 	}()
 	stop := sync.OnceFunc(func() { cancel(); <-done; client.Close() })
 	r.t.Cleanup(stop)
-	require.Eventually(r.t, func() bool { return s.Ready(r.ctx) == nil }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(r.t, func() bool { return s.Ready(r.ctx) == nil }, 60*time.Second, 5*time.Millisecond)
 	return &replica{Service: s, bus: b, stop: stop}
 }
 
@@ -163,6 +163,25 @@ func (r *rig) deltas(s chat.Session, stream string) (text string, n int32, ended
 		ended = ended || d.End
 	}
 	return text, n, ended
+}
+
+// firstStream waits for the turn's first delta and gives its stream.
+func (r *rig) firstStream(turn chat.Turn) (stream string) {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool {
+		events, err := r.bus.Load(r.ctx, bus.DeltaStream, turn.Delta(), 0, 0)
+		require.NoError(r.t, err)
+		for _, ev := range events {
+			var d butlerv1.ChatDelta
+			require.NoError(r.t, chat.Decode(ev.Data, &d))
+			if d.Turn == turn.ID {
+				stream = d.StreamId
+				return true
+			}
+		}
+		return false
+	}, 10*time.Second, 5*time.Millisecond)
+	return stream
 }
 
 func TestAMessageIsAnswered(t *testing.T) {
@@ -260,8 +279,8 @@ func TestARetryAfterTextHasItsOwnStream(t *testing.T) {
 	turn := r.ask("hello")
 	out := r.outcome(turn)
 	require.Equal(t, "answer to: hello", out.Reply.Text)
-	require.Equal(t, streamID(turn, 1, 2), out.Reply.StreamId)
-	text, _, ended := r.deltas(alice, streamID(turn, 1, 1))
+	require.True(t, strings.HasSuffix(out.Reply.StreamId, "-2"))
+	text, _, ended := r.deltas(alice, strings.TrimSuffix(out.Reply.StreamId, "2")+"1")
 	require.Equal(t, "half of it", text)
 	require.True(t, ended, "the old stream ends")
 	text, n, _ := r.deltas(alice, out.Reply.StreamId)
@@ -384,7 +403,7 @@ func TestStopAtAnyMoment(t *testing.T) {
 	require.Equal(t, chat.Stopped, out.Status)
 	require.True(t, strings.HasPrefix(out.Reply.Text, "one two three "), out.Reply.Text)
 	require.NotContains(t, out.Reply.Text, "four")
-	require.Less(t, time.Since(began), 2*time.Second)
+	require.Less(t, time.Since(began), 10*time.Second) // a busy machine; it takes milliseconds
 
 	// Stopped before it was begun: another turn of the session is still running.
 	hold := modeltest.NewGate()
@@ -460,7 +479,7 @@ func TestADeadWorkersTurnIsTakenOver(t *testing.T) {
 	r.model.Next(modeltest.Text("half of "), modeltest.At(gate))
 	turn := r.ask("hello")
 	<-gate.Reached()
-	require.Eventually(t, func() bool { _, n, _ := r.deltas(alice, streamID(turn, 1, 1)); return n == 1 }, 10*time.Second, 5*time.Millisecond)
+	old := r.firstStream(turn)
 	second := r.ask("second")
 	began := time.Now()
 	one.bus.Close() // its end is abrupt: it can give nothing back
@@ -468,8 +487,8 @@ func TestADeadWorkersTurnIsTakenOver(t *testing.T) {
 	out := r.outcome(turn)
 	require.Equal(t, "answer to: hello", out.Reply.Text)
 	require.Less(t, time.Since(began), 30*time.Second)
-	require.Equal(t, streamID(turn, 2, 1), out.Reply.StreamId)
-	_, _, ended := r.deltas(alice, streamID(turn, 1, 1))
+	require.NotEqual(t, old, out.Reply.StreamId)
+	_, _, ended := r.deltas(alice, old)
 	require.True(t, ended, "the dead worker's stream is ended")
 	require.Equal(t, "answer to: second", r.outcome(second).Reply.Text)
 	t.Logf("taken over after %s", time.Since(began))

@@ -74,10 +74,21 @@ func (m *sessions) open(ctx context.Context) {
 // wait blocks until every session has put down what it was doing, after the context ended.
 func (m *sessions) wait() { m.wg.Wait() }
 
-// distrust drops what is cached: this process may have missed something.
+// distrust drops what is cached: this process may have missed something. Turns that are being executed look whether
+// another worker has them now.
 func (m *sessions) distrust() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	ctx := m.ctx
+	for _, ss := range m.active {
+		if unit := ss.runs(); unit != "" {
+			m.wg.Go(func() {
+				if err := m.s.exec.Cancel(ctx, unit); err != nil && ctx.Err() == nil {
+					m.s.log.Debug("a running turn could not be looked at", "turn", unit, "error", err)
+				}
+			})
+		}
+	}
 	m.epoch++
 	clear(m.cache)
 	m.recent.Init()
@@ -508,8 +519,11 @@ func (ss *session) end() {
 	ss.running = ""
 }
 
-func (ss *session) isRunning(unit string) bool {
+func (ss *session) isRunning(unit string) bool { return ss.runs() == unit }
+
+// runs gives the turn that is being executed, empty for none.
+func (ss *session) runs() string {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	return ss.running == unit
+	return ss.running
 }

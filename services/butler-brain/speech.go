@@ -2,6 +2,7 @@ package brain
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"strings"
 	"sync"
@@ -20,10 +21,10 @@ const maxDelta = 64 << 10
 // without waiting for anything. There is one stream as long as all goes well; when a call of the model fails after some of
 // its text was shown, that stream is ended and the next one begins with what was said before that call.
 type speech struct {
-	s       *Service
-	turn    chat.Turn
-	local   string // the question's local_id
-	attempt int
+	s     *Service
+	turn  chat.Turn
+	local string // the question's local_id
+	tag   string // tells this attempt's streams from those of any other
 
 	mu      sync.Mutex
 	nth     int             // streams begun
@@ -36,20 +37,24 @@ type speech struct {
 	kept    int             // length of text that belongs to calls that are complete
 }
 
-func newSpeech(s *Service, turn chat.Turn, local string, attempt int) *speech {
-	sp := &speech{s: s, turn: turn, local: local, attempt: attempt}
+func newSpeech(s *Service, turn chat.Turn, local string) *speech {
+	sp := &speech{s: s, turn: turn, local: local, tag: newTag()}
 	sp.begin()
 	return sp
 }
 
+// newTag makes a tag by chance: attempts are not always counted, since a crash of NATS can make a delivery the first one
+// again, and two streams of one name would run into each other at the client.
+func newTag() string { return strings.ToLower(rand.Text()[:8]) }
+
 // streamID names the nth stream of an attempt.
-func streamID(turn chat.Turn, attempt, nth int) string {
-	return fmt.Sprintf("%s-%d-%d", turn.ID, attempt, nth)
+func streamID(turn chat.Turn, tag string, nth int) string {
+	return fmt.Sprintf("%s-%s-%d", turn.ID, tag, nth)
 }
 
 func (sp *speech) begin() {
 	sp.nth++
-	sp.id = streamID(sp.turn, sp.attempt, sp.nth)
+	sp.id = streamID(sp.turn, sp.tag, sp.nth)
 	sp.index, sp.kept = 0, 0
 	sp.text.Reset()
 	sp.pending.Reset()

@@ -77,7 +77,7 @@ func (s *Service) talk(ctx context.Context, run *journal.Run) (*talk, error) {
 	}
 	run.SetBudget(journal.Spent{ActiveMs: int32(min(s.settings.TurnTimeout.Milliseconds(), 1<<31-1))})
 	past, _ := ctx.Value(pastKey{}).([]*schema.Message)
-	t := &talk{s: s, run: run, turn: turn, asked: &asked, speech: newSpeech(s, turn, asked.LocalId, run.Attempt())}
+	t := &talk{s: s, run: run, turn: turn, asked: &asked, speech: newSpeech(s, turn, asked.LocalId)}
 	t.msgs = make([]*schema.Message, 0, len(past)+8)
 	t.msgs = append(t.msgs, schema.SystemMessage(s.systemPrompt(&asked)))
 	t.msgs = append(t.msgs, past...)
@@ -320,7 +320,7 @@ func (s *Service) bareEnd(run *journal.Run, status string, reason model.Reason) 
 	turn, _ := chat.ParseTurn(run.Unit())
 	s.metrics.turns.WithLabelValues(status, string(reason)).Inc()
 	end, err := turnEnd(status, string(reason), &butlerv1.ChatReply{
-		Text: model.Sentence(reason, asked.Language), StreamId: streamID(turn, run.Attempt(), 1),
+		Text: model.Sentence(reason, asked.Language), StreamId: streamID(turn, newTag(), 1),
 		ConversationId: turn.Thread, ReplyToLocalId: asked.LocalId,
 	})
 	if err != nil {

@@ -509,7 +509,7 @@ func (x *ChatReply) GetUsage() *Usage {
 // butler.delta.<person>.<thread>, without waiting for an acknowledgement.
 type ChatDelta struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Stream it belongs to: <turn>-<attempt>-<call>.
+	// Stream it belongs to: <turn>-<tag>-<n>, the tag made by chance for each attempt at the turn.
 	StreamId string `protobuf:"bytes,1,opt,name=stream_id,json=streamId,proto3" json:"stream_id,omitempty"`
 	// Position in the stream, from 1 without gaps.
 	Index int32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
