@@ -21,11 +21,11 @@ func (d Dialect) ILike() string {
 	return "LIKE"
 }
 
-// ForKeyShare ends a SELECT whose rows must not be deleted before the transaction ends. SQLite has one writer and
-// needs nothing.
-func (d Dialect) ForKeyShare() string {
+// ForUpdate ends a SELECT whose rows no other transaction may change or delete before this one ends. Rows that refer to
+// them may be added. SQLite has one writer and needs nothing.
+func (d Dialect) ForUpdate() string {
 	if d == Postgres {
-		return " FOR KEY SHARE"
+		return " FOR NO KEY UPDATE"
 	}
 	return ""
 }

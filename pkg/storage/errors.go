@@ -127,3 +127,6 @@ func mapped(err error) error {
 
 // IsDuplicate says whether err is about a unique constraint.
 func IsDuplicate(err error) bool { return troubleOf(err) == duplicate }
+
+// IsDangling says whether err is about a foreign key: something that a row belongs to is not there.
+func IsDangling(err error) bool { return troubleOf(err) == dangling }

@@ -97,6 +97,7 @@ func TestErrorsAreFaults(t *testing.T) {
 		})
 		require.Equal(t, fault.Conflict, fault.CodeOf(err), "foreign keys hold: %v", err)
 		require.False(t, storage.IsDuplicate(err))
+		require.True(t, storage.IsDangling(err))
 
 		err = db.Read(t.Context(), func(tx *storage.Tx) error {
 			var s string

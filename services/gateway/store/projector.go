@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -31,10 +32,20 @@ func (s *Store) Apply(ctx context.Context, messages []Message, position uint64) 
 	if len(messages) > MaxApply {
 		return fault.New(fault.TooLarge, "at most %d messages are applied at once", MaxApply)
 	}
-	// In order, so that two projectors lock rows in the same order.
 	messages = slices.SortedFunc(slices.Values(messages), func(a, b Message) int {
-		return int(int64(a.ID) - int64(b.ID)) //nolint:gosec // sequences of a stream
+		return cmp.Compare(a.ID, b.ID)
 	})
+	var err error
+	for range 3 {
+		// A foreign key that does not hold means that the thread was deleted meanwhile: the next look finds it gone.
+		if err = s.apply(ctx, messages, position); !storage.IsDangling(err) {
+			break
+		}
+	}
+	return err
+}
+
+func (s *Store) apply(ctx context.Context, messages []Message, position uint64) error {
 	return s.db.Write(ctx, func(tx *storage.Tx) error {
 		owners, err := threadOwners(tx, messages)
 		if err != nil {
@@ -61,7 +72,8 @@ func (s *Store) Apply(ctx context.Context, messages []Message, position uint64) 
 	})
 }
 
-// threadOwners gives the owners of the messages' threads, which cannot be deleted until the transaction ends.
+// threadOwners gives the owners of the messages' threads, which cannot be changed or deleted until the transaction ends.
+// In order of their ids, so that two projectors wait for each other and do not lock each other out.
 func threadOwners(tx *storage.Tx, messages []Message) (map[int64]int64, error) {
 	ids := map[int64]struct{}{}
 	for _, m := range messages {
@@ -77,7 +89,7 @@ func threadOwners(tx *storage.Tx, messages []Message) (map[int64]int64, error) {
 		}
 		rows, err := storage.Collect(tx, func(row storage.Row) (o owned, err error) {
 			return o, row.Scan(&o.id, &o.owner)
-		}, "SELECT id, owner_id FROM threads WHERE id IN ("+strings.Join(in, ", ")+") ORDER BY id"+tx.Dialect().ForKeyShare(),
+		}, "SELECT id, owner_id FROM threads WHERE id IN ("+strings.Join(in, ", ")+") ORDER BY id"+tx.Dialect().ForUpdate(),
 			args...)
 		if err != nil {
 			return nil, err

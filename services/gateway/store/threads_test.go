@@ -227,7 +227,7 @@ func TestDeletedThreadsStayDeleted(t *testing.T) {
 func TestDeleteWhileMessagesArrive(t *testing.T) {
 	each(t, func(t *testing.T, f fixture) {
 		ctx := t.Context()
-		for round := range uint64(10) {
+		for round := range uint64(20) {
 			thread, err := f.CreateThread(ctx, 1, NewThread{Title: fmt.Sprint(round)})
 			require.NoError(t, err)
 			var wg sync.WaitGroup
