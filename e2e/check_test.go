@@ -172,7 +172,7 @@ func (s *site) checkFrames(d *device, c conditions, n *tally) {
 		s.checkStream(d, final, pieces[final.StreamID], c, wrong)
 		if final.StreamID != "" {
 			switch end, ok := endAt[final.StreamID]; {
-			case !ok && !c.cut:
+			case !ok && !c.natsAway:
 				wrong("the stream %s of %s never ended", final.StreamID, id)
 			case ok && end < finalAt[id] && d.frames[end].connection == final.connection:
 				wrong("the stream %s ended before the final message", final.StreamID)

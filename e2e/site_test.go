@@ -380,7 +380,8 @@ func (s *site) newThread(p *person) int64 {
 	return out.ID
 }
 
-
 // socketURL gives the address of a database on a Unix socket with a host in it, as the settings want it; the socket in
 // the query wins.
-func socketURL(url string) string { return strings.Replace(url, "postgres:///", "postgres://localhost/", 1) }
+func socketURL(url string) string {
+	return strings.Replace(url, "postgres:///", "postgres://localhost/", 1)
+}
