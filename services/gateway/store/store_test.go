@@ -201,7 +201,7 @@ func TestAnOutageUnderLoadLosesNothingConfirmed(t *testing.T) {
 
 func TestFiftyWriters(t *testing.T) {
 	each(t, func(t *testing.T, f fixture) {
-		const people, messages = 50, 20
+		const people, messages = 50, 10
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		ids := map[int64]bool{}

@@ -284,7 +284,7 @@ func (s *Store) UpdateThread(ctx context.Context, owner, id int64, change Thread
 }
 
 // deleteBatch bounds one transaction of a deletion, so that others get their turn.
-const deleteBatch = 2000
+const deleteBatch = 500
 
 // DeleteThread removes one of a person's threads with its messages. Events of it that are applied later are ignored.
 // When it fails half-way the thread is still there, and calling it again goes on.

@@ -141,14 +141,10 @@ func TestThreadLimit(t *testing.T) {
 	each(t, func(t *testing.T, f fixture) {
 		ctx := t.Context()
 		require.NoError(t, f.db.Write(ctx, func(tx *storage.Tx) error {
-			var rows strings.Builder
-			for i := 1; i < MaxThreads; i++ { // the default thread is the first
-				if i > 1 {
-					rows.WriteString(", ")
-				}
-				rows.WriteString("(1, 2, 'butler_direct', 0, 0)")
-			}
-			_, err := tx.Exec("INSERT INTO threads (owner_id, peer_id, channel_kind, created_at, updated_at) VALUES " + rows.String())
+			// The default thread is the first.
+			_, err := tx.Exec(`WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < $1)
+				INSERT INTO threads (owner_id, peer_id, channel_kind, created_at, updated_at)
+				SELECT 1, 2, 'butler_direct', 0, 0 FROM n`, MaxThreads)
 			return err
 		}))
 		_, err := f.CreateThread(ctx, 1, NewThread{})

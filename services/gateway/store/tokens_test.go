@@ -119,29 +119,32 @@ func TestTokenLimits(t *testing.T) {
 	each(t, func(t *testing.T, f fixture) {
 		ctx := t.Context()
 		ada := f.person(t, "ada")
-		for range MaxPersonalTokens {
-			_, _, err := f.CreateToken(ctx, ada.ID, PersonalToken, "x", 0)
-			require.NoError(t, err)
+		fill := func(kind TokenKind, n int, expires int64) {
+			require.NoError(t, f.db.Write(ctx, func(tx *storage.Tx) error {
+				_, err := tx.Exec(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $1)
+					INSERT INTO tokens (person_id, kind, secret_hash, created_at, expires_at)
+					SELECT $2, $3, $3 || i, 0, $4 FROM n`, n, ada.ID, string(kind), expires)
+				return err
+			}))
 		}
+		fill(PersonalToken, MaxPersonalTokens, 0)
 		_, _, err := f.CreateToken(ctx, ada.ID, PersonalToken, "x", 0)
 		requireCode(t, fault.Conflict, err)
 
 		session, secret, err := f.CreateToken(ctx, ada.ID, SessionToken, "", 0)
 		require.NoError(t, err)
-		for range MaxTickets {
-			_, _, err := f.CreateTicket(ctx, session)
-			require.NoError(t, err)
-		}
+		fill(TicketToken, MaxTickets, millis(f.clock.Now().Add(TicketTTL)))
 		_, _, err = f.CreateTicket(ctx, session)
 		requireCode(t, fault.RateLimited, err)
 		f.clock.Add(TicketTTL)
 		_, _, err = f.CreateTicket(ctx, session)
 		require.NoError(t, err)
 
-		for range MaxSessions {
-			_, _, err := f.CreateToken(ctx, ada.ID, SessionToken, "", 0)
-			require.NoError(t, err)
-		}
+		fill(SessionToken, MaxSessions-1, 0)
+		_, _, err = f.Authenticate(ctx, secret)
+		require.NoError(t, err)
+		_, _, err = f.CreateToken(ctx, ada.ID, SessionToken, "", 0)
+		require.NoError(t, err)
 		_, _, err = f.Authenticate(ctx, secret)
 		requireCode(t, fault.Unauthenticated, err) // the oldest session gave way
 	})
