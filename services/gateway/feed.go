@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/butlerhub/butler/pkg/bus"
@@ -245,11 +246,18 @@ func merge(chats, deltas []*event, seen uint64) []step {
 	remain := map[string]int{}   // deltas of a turn that are still in deltas
 	open := map[string][]string{}
 	answered := map[string]bool{}
+	answers := map[string]*event{}
 	for _, ev := range chats {
 		if ev.kind == eventAsked {
 			unasked[ev.key] = true
+		} else {
+			answers[ev.key] = ev
 		}
 	}
+	deltas = slices.DeleteFunc(slices.Clone(deltas), func(d *event) bool {
+		a := answers[d.key] // what a worker said who had lost the turn
+		return a != nil && d.streamID != a.streamID && d.at.After(a.at)
+	})
 	for _, ev := range deltas {
 		remain[ev.key]++
 	}

@@ -51,7 +51,10 @@ func TestReconnectAtEveryPointOfAnAnswer(t *testing.T) {
 					before = min(point, 1+pieces/2)
 				}
 				for len(frames) < before {
-					frames = append(frames, c.next())
+					// A gateway that is a little behind may still tell of the turn before.
+					if f := c.next(); f.LocalID == id || f.ReplyToLocalID == id {
+						frames = append(frames, f)
+					}
 				}
 				c.close()
 				if while == "after" {
@@ -91,7 +94,7 @@ func TestWhatWasMissedWhileAway(t *testing.T) {
 	frames := c.turn("m1")
 	c.close()
 	for i := range 5 {
-		res := r.call(r.admin, "POST", "/api/chat/messages", map[string]any{"text": "more", "local_id": fmt.Sprint("x", i), "wait": 20})
+		res := r.call(r.admin, "POST", "/api/chat/messages", map[string]any{"text": "more", "local_id": fmt.Sprint("x", i), "wait": 60})
 		require.Equal(t, 200, res.status, res.text())
 	}
 	back := r.admin.connect(after(frames[len(frames)-2].Seq))
@@ -118,7 +121,7 @@ func TestTooMuchMissedIsAGap(t *testing.T) {
 	})
 	c := r.admin.connect("")
 	for i := range 2 {
-		res := r.call(r.admin, "POST", "/api/chat/messages", map[string]any{"text": "much", "local_id": fmt.Sprint("x", i), "wait": 20})
+		res := r.call(r.admin, "POST", "/api/chat/messages", map[string]any{"text": "much", "local_id": fmt.Sprint("x", i), "wait": 60})
 		require.Equal(t, 200, res.status, res.text())
 	}
 	c.close()

@@ -51,7 +51,7 @@ type audience struct {
 	turns   map[string]*progress
 	order   []string // keys of turns, oldest first
 	answers []*heldAnswer
-	deltas  []*event // the first waits for its question, the others for the first
+	deltas  []*event    // the first waits for its question, the others for the first
 	timer   *time.Timer // of deltas
 	waited  int         // how often it went off
 }

@@ -35,19 +35,18 @@ func TestMain(m *testing.M) {
 const (
 	adminName     = "ada"
 	adminPassword = "correct horse battery"
-	patience      = 20 * time.Second // how long a test waits for what must happen
+	patience      = time.Minute // how long a test waits for what must happen
 )
 
 // rig is a gateway, or several, with a real bus and a real database, and a brain that the test scripts.
 type rig struct {
-	tb     testing.TB
-	server *bus.Server
-	bus    *bus.Bus
-	db     *storage.DB
-	store  *store.Store
-	brain  *fakeBrain
-	gates  []*gate
-	admin  *user
+	tb    testing.TB
+	bus   *bus.Bus
+	db    *storage.DB
+	store *store.Store
+	brain *fakeBrain
+	gates []*gate
+	admin *user
 }
 
 // gate is one running gateway.
@@ -74,8 +73,12 @@ func newRig(tb testing.TB, opts ...option) *rig {
 
 func newRigOn(tb testing.TB, url string, opts ...option) *rig {
 	tb.Helper()
-	r := &rig{tb: tb, server: bustest.Server(tb, "")}
-	r.bus = bustest.Connect(tb, r.server, "gateway")
+	return newRigWith(tb, bustest.Connect(tb, bustest.Server(tb, ""), "gateway"), url, opts...)
+}
+
+func newRigWith(tb testing.TB, b *bus.Bus, url string, opts ...option) *rig {
+	tb.Helper()
+	r := &rig{tb: tb, bus: b}
 	r.db = storagetest.Open(tb, url)
 	st, err := store.New(r.db, store.Options{Password: store.Params{Time: 1, MemoryKiB: 64, Threads: 1}})
 	require.NoError(tb, err)
@@ -395,11 +398,12 @@ func startBrain(tb testing.TB, b *bus.Bus) *fakeBrain {
 			Stream: bus.ChatStream, Filters: []string{chat.AllAsked}, FromNow: true,
 			Started: func(uint64) { once.Do(func() { close(started) }) },
 		}, func(s bus.Stored) {
-			turn, _, err := chat.ParseSubject(s.Subject)
+			ev, err := decodeChat(s)
 			var asked butlerv1.ChatAsked
 			if err != nil || chat.Decode(s.Data, &asked) != nil {
 				return
 			}
+			turn := ev.turn
 			f.mu.Lock()
 			script := f.script
 			f.asked = append(f.asked, &asked)

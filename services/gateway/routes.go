@@ -80,7 +80,7 @@ func (s *Service) routes(page, ops http.Handler) http.Handler {
 		mux.Handle("GET /metrics", ops)
 	}
 	if page != nil {
-		mux.Handle("GET /", page)
+		mux.Handle("/", page)
 	}
 	return s.outer(mux)
 }
