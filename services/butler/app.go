@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -53,6 +54,7 @@ func (a *app) run(args []string) int {
 	a.root.PersistentPreRun = func(*cobra.Command, []string) { began = true }
 	cmd, err := a.root.ExecuteC()
 	if err != nil && !began {
+		a.json = a.json || slices.Contains(args, "--json") // flags may not have been read
 		err = usageError{fmt.Errorf("%w (see `%s --help`)", err, cmd.CommandPath())}
 	}
 	a.report(err)
@@ -198,7 +200,22 @@ func (a *app) anonymous() (*client.Client, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
-	return c, nil
+	return c.WithLanguage(a.language()), nil
+}
+
+// language is what the locale says (POSIX: LC_ALL, then LC_MESSAGES, then LANG): en, zh, or "" for any other.
+func (a *app) language() string {
+	for _, name := range []string{"LC_ALL", "LC_MESSAGES", "LANG"} {
+		locale := a.env(name)
+		if locale == "" {
+			continue
+		}
+		if lang, _, _ := strings.Cut(locale, "_"); lang == "en" || lang == "zh" {
+			return lang
+		}
+		return ""
+	}
+	return ""
 }
 
 // client gives a client with the token of BUTLER_TOKEN or of the last `butler login`.

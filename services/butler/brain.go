@@ -120,7 +120,9 @@ func (t *thinker) run(ctx context.Context, g *generation) error {
 		}
 		t.p.log.Info("the model's settings changed: butler-brain begins anew")
 		cancel()
-		<-ended
+		if err := <-ended; err != nil {
+			t.p.log.Warn("the old butler-brain ended badly", "error", err)
+		}
 		g.close()
 		t.p.mu.Lock()
 		settings := t.p.settings

@@ -72,10 +72,10 @@ func (t *talk) converse() error {
 func (t *talk) loop(ctx context.Context, editor *terminal.Editor, history *terminal.History) error {
 	for {
 		line, err := editor.ReadLine(ctx, "› ")
-		if ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, terminal.ErrInterrupted) {
+		switch {
+		case ctx.Err() != nil, errors.Is(err, io.EOF), errors.Is(err, terminal.ErrInterrupted):
 			return nil
-		}
-		if err != nil {
+		case err != nil:
 			return err
 		}
 		if strings.TrimSpace(line) == "" {

@@ -197,7 +197,7 @@ func (d *patient) checkDisk(context.Context) []finding {
 	if err := syscall.Statfs(dir, &fs); err != nil {
 		return []finding{warn("disk", "", "the free space of %s is not known: %v", dir, err)}
 	}
-	free := fs.Bavail * uint64(fs.Bsize) //nolint:gosec,unconvert // its type differs between systems
+	free := fs.Bavail * uint64(fs.Bsize) //nolint:unconvert // its type differs between systems
 	detail := fmt.Sprintf("%.1f GiB free at %s", float64(free)/bytesPerGiB, dir)
 	const advice = "make space: a full disk stops Butler from accepting messages"
 	switch {
@@ -267,7 +267,8 @@ func (d *patient) checkPorts(ctx context.Context) []finding {
 	} {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", p.addr)
 		if err != nil {
-			out = append(out, fail("ports", "stop what has it, or set "+p.setting+" to another address", "%s cannot be used: %v", p.addr, cause(err)))
+			out = append(out, fail("ports", "stop what has it, or set "+p.setting+" to another address",
+				"%s cannot be used: %v", p.addr, cause(err)))
 			continue
 		}
 		_ = l.Close()
@@ -313,7 +314,7 @@ func (d *patient) checkGateway(ctx context.Context) []finding {
 	if err != nil {
 		return []finding{fail("gateway", "see its log", "%s does not answer: %v", target, err)}
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	var report struct {
 		Ready   bool     `json:"ready"`
 		Missing []string `json:"missing"`
@@ -322,7 +323,8 @@ func (d *patient) checkGateway(ctx context.Context) []finding {
 		return []finding{warn("gateway", "", "%s answers, but a proxy keeps its /ready away", target)}
 	}
 	if !report.Ready {
-		return []finding{fail("gateway", "it goes on by itself when that is there", "%s is not ready: %s", target, strings.Join(report.Missing, "; "))}
+		return []finding{fail("gateway", "it goes on by itself when that is there",
+			"%s is not ready: %s", target, strings.Join(report.Missing, "; "))}
 	}
 	return []finding{ok("gateway", "ready at %s", target)}
 }

@@ -28,7 +28,8 @@ func (d *patient) checkNATS(ctx context.Context) []finding {
 	target := s.NATS.URL
 	options, err := natsOptions(s)
 	if err != nil {
-		return []finding{fail("nats", "set BUTLER_NATS_CREDENTIALS to a file with an nkey seed or NATS credentials", "%s: %v", s.NATS.Credentials, err)}
+		return []finding{fail("nats", "set BUTLER_NATS_CREDENTIALS to a file with an nkey seed or NATS credentials",
+			"%s: %v", s.NATS.Credentials, err)}
 	}
 	if s.NATS.Embedded() {
 		if !d.isRunning {
@@ -168,7 +169,7 @@ func monitored(ctx context.Context, target string) (every time.Duration, always 
 	if err != nil {
 		return 0, false, err
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	var body struct {
 		Config *struct {
 			SyncInterval time.Duration `json:"sync_interval"`
@@ -259,7 +260,7 @@ func (d *patient) listModels(ctx context.Context) finding {
 		}
 		return fail("model", "start it, or mend BUTLER_BASE_URL", "%s cannot be reached: %v", req.URL.Host, err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	switch resp.StatusCode {
 	case http.StatusOK:
 	case http.StatusUnauthorized, http.StatusForbidden:

@@ -29,9 +29,9 @@ func lockDir(dir string) (*dirLock, error) {
 		return nil, fault.Wrap(pathCause(err), fault.Invalid,
 			"the data folder %s cannot be written; set BUTLER_DATA_DIR to one that this user owns", dir)
 	}
-	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) //nolint:gosec // a file descriptor
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		defer f.Close()
+		defer func() { _ = f.Close() }()
 		return nil, fault.New(fault.Conflict, "the data folder %s is in use by another Butler%s; stop that one, or set "+
 			"BUTLER_DATA_DIR to another folder", dir, holder(f))
 	}

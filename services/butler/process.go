@@ -45,6 +45,7 @@ type process struct {
 	parts   []*part
 	closers []func()
 	failed  chan error
+	hangup  chan os.Signal
 
 	mu       sync.Mutex
 	checks   map[string]func(context.Context) error // as in tel.Checks, which answers from memory for a second
@@ -67,7 +68,7 @@ func (a *app) newProcess(name string) (*process, error) {
 	}
 	host, _ := os.Hostname() // only a name for people
 	p := &process{
-		app: a, name: name, settings: settings, failed: make(chan error, 16),
+		app: a, name: name, settings: settings, failed: make(chan error, 16), hangup: make(chan os.Signal, 1),
 		replica: replicaName(name, host), checks: map[string]func(context.Context) error{},
 		tel: telemetry.New(telemetry.Options{
 			Service: name, Version: version, Output: a.err, LogLevel: settings.Log.Level, LogFormat: settings.Log.Format,
@@ -75,6 +76,8 @@ func (a *app) newProcess(name string) (*process, error) {
 		}),
 	}
 	p.log = p.tel.Log
+	signal.Notify(p.hangup, syscall.SIGHUP) // from now on: it must not end a process that is still waiting
+	p.onClose(func() { signal.Stop(p.hangup) })
 	for _, w := range warnings {
 		p.log.Warn(string(w))
 	}
@@ -164,9 +167,6 @@ func (p *process) start(name string, run func(context.Context) error) {
 
 // run serves until ctx ends (a signal) or a part fails.
 func (p *process) run(ctx context.Context) error {
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
 	for {
 		select {
 		case <-ctx.Done():
@@ -174,7 +174,7 @@ func (p *process) run(ctx context.Context) error {
 			return nil
 		case err := <-p.failed:
 			return err
-		case <-hangup:
+		case <-p.hangup:
 			if _, err := p.reload(); err != nil {
 				p.log.Error("the settings were not reloaded", "error", err)
 			}
@@ -224,7 +224,8 @@ func (p *process) reload() (reloadReport, error) {
 	needRestart = withoutGenerated(needRestart, next)
 	report := reloadReport{Changed: append([]string{}, changed...), NeedRestart: append([]string{}, needRestart...)}
 	if len(changed) > 0 {
-		for _, f := range p.reloaded {
+		// The first ones cannot fail: when a later one does, nothing has changed yet.
+		for _, f := range slices.Backward(p.reloaded) {
 			if err := f(merged, changed); err != nil {
 				return report, err
 			}

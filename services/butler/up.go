@@ -138,7 +138,7 @@ func (a *app) up(ctx context.Context) error {
 	if err := p.noteRunning(url, server); err != nil {
 		return err
 	}
-	p.start("welcome", func(ctx context.Context) error { return p.welcome(ctx, url, generated) })
+	p.start("welcome", func(ctx context.Context) error { return p.welcome(ctx, s, url, generated) })
 	return p.run(ctx)
 }
 
@@ -248,7 +248,7 @@ func readRunning(s config.Settings) (r running, ok bool) {
 }
 
 // welcome says where to go, as soon as that is true.
-func (p *process) welcome(ctx context.Context, url, generated string) error {
+func (p *process) welcome(ctx context.Context, s config.Settings, url, generated string) error {
 	began := time.Now()
 	slow := false
 	for {
@@ -266,13 +266,12 @@ func (p *process) welcome(ctx context.Context, url, generated string) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	fmt.Fprintf(p.app.out, "Butler is ready: %s — %s\n", url, p.howToSignIn(generated))
+	fmt.Fprintf(p.app.out, "Butler is ready: %s — %s\n", url, howToSignIn(s, generated))
 	<-ctx.Done()
 	return nil
 }
 
-func (p *process) howToSignIn(generated string) string {
-	s := p.settings
+func howToSignIn(s config.Settings, generated string) string {
 	file := initialPasswordFile(s)
 	switch {
 	case generated != "":
@@ -292,7 +291,7 @@ func readInitialPassword(s config.Settings) (user, password string, err error) {
 	if err != nil {
 		return "", "", pathCause(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > maxPasswordLine {
 		return "", "", fs.ErrInvalid
 	}

@@ -179,7 +179,7 @@ func TestSettingsAreReloaded(t *testing.T) {
 	write("log:\n  level: debug\nmodel:\n  base_url: %s\n  name: scripted\nnats:\n  replicas: 3\n", model.URL())
 	r, ok := readRunning(h.settings())
 	require.True(t, ok)
-	resp, err := http.Post(r.Ops+"/config/reload", "", nil) //nolint:noctx // a test's own server
+	resp, err := http.Post(r.Ops+"/config/reload", "", nil)
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	var report reloadReport
@@ -196,7 +196,7 @@ func TestSettingsAreReloaded(t *testing.T) {
 	eventually(t, "what is wrong is said", func() bool { return strings.Contains(d.stderr(), "the settings were not reloaded") })
 	assert.Contains(t, h.ok("", "chat", "three"), "answer to: three", "and nothing changed")
 
-	req, err := http.NewRequest(http.MethodPost, r.Ops+"/config/reload", nil) //nolint:noctx // a test's own server
+	req, err := http.NewRequest(http.MethodPost, r.Ops+"/config/reload", nil)
 	require.NoError(t, err)
 	req.Header.Set("Origin", "http://evil.example")
 	resp, err = http.DefaultClient.Do(req)

@@ -36,6 +36,7 @@ type Client struct {
 	base      *url.URL // without a slash at the end
 	token     string
 	userAgent string
+	language  string
 	http      *http.Client
 }
 
@@ -83,6 +84,13 @@ func (c *Client) WithToken(token string) *Client {
 	return &d
 }
 
+// WithLanguage gives the same client for a person who reads en or zh; "" leaves it to the server.
+func (c *Client) WithLanguage(language string) *Client {
+	d := *c
+	d.language = language
+	return &d
+}
+
 // SignedIn says whether the client has a token; it may still be refused.
 func (c *Client) SignedIn() bool { return c.token != "" }
 
@@ -116,7 +124,7 @@ func (c *Client) call(ctx context.Context, method, path string, query url.Values
 	if err != nil {
 		return c.unreachable(err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse+1))
 	if err != nil {
 		return c.unreachable(err)
@@ -143,6 +151,9 @@ func (c *Client) notButler(err error) error {
 func (c *Client) identify(h http.Header) {
 	h.Set("Accept", "application/json")
 	h.Set("User-Agent", c.userAgent)
+	if c.language != "" {
+		h.Set("Accept-Language", c.language)
+	}
 	if c.token != "" {
 		h.Set("Authorization", "Bearer "+c.token)
 	}

@@ -149,7 +149,7 @@ func TestCredentials(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, entries, 1, "no half-written file stays")
 
-	require.NoError(t, os.Chmod(c.Path(), 0o644)) //nolint:gosec // what is to be refused
+	require.NoError(t, os.Chmod(c.Path(), 0o644))
 	_, _, err = c.Load("http://b")
 	require.Error(t, err)
 	assert.Contains(t, err.Error(), "chmod 600")

@@ -135,6 +135,7 @@ func (f *Feed) dial(ctx context.Context) (*websocket.Conn, error) {
 	f.mu.Unlock()
 	header := http.Header{}
 	f.c.identify(header)
+	//nolint:bodyclose // the package says that it needs no closing
 	conn, resp, err := websocket.Dial(ctx, target.String(), &websocket.DialOptions{HTTPClient: f.c.http, HTTPHeader: header})
 	if err != nil {
 		if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols {

@@ -74,7 +74,7 @@ func serve(t *testing.T, history string, plays ...play) *script {
 		if err != nil {
 			return
 		}
-		defer ws.CloseNow() //nolint:errcheck // the end of a play
+		defer ws.CloseNow()
 		plays[n](&scripted{t, ws})
 	})
 	mux.HandleFunc("GET /api/chat/threads/{id}/messages", func(w http.ResponseWriter, _ *http.Request) {
