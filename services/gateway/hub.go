@@ -220,6 +220,9 @@ func (h *hub) onChat(s bus.Stored) {
 	}
 	if ev.kind == eventAsked {
 		a.at.chat = ev.seq
+		if h.open[key] != ev.seq && h.open[key] != 0 {
+			return // the turn was asked before: somebody published it again
+		}
 		h.emit(a, h.writer.frame(ev, a.cursor()))
 		h.releaseDeltas(a, false)
 		return
@@ -231,7 +234,7 @@ func (h *hub) onChat(s bus.Stored) {
 func (h *hub) note(key string, kind chat.Kind, seq uint64) (asked uint64) {
 	switch kind {
 	case chat.Asked:
-		if len(h.open) < maxOpenTurns {
+		if _, again := h.open[key]; !again && len(h.open) < maxOpenTurns {
 			h.open[key] = seq
 		}
 	case chat.Answer:

@@ -25,7 +25,8 @@ const (
 
 // Apply adds messages to the read model, and notes that the log was read up to position. It is one transaction.
 //
-// It is idempotent, and the order does not matter: a message that is there already changes nothing, the position and a
+// It is idempotent, and the order does not matter: a message that is there already, or that is its turn's second question,
+// changes nothing, the position and a
 // thread's last_message_at only grow, and an untitled thread is titled after the earliest message of a person. A
 // message whose thread does not exist, or is not the person's, is ignored and counted.
 func (s *Store) Apply(ctx context.Context, messages []Message, position uint64) error {
@@ -116,7 +117,7 @@ func insertMessages(tx *storage.Tx, messages []Message) (int64, error) {
 		query.WriteString(")")
 		args = append(args, values...)
 	}
-	query.WriteString(" ON CONFLICT (id) DO NOTHING")
+	query.WriteString(" ON CONFLICT DO NOTHING")
 	return tx.Exec(query.String(), args...)
 }
 

@@ -42,6 +42,8 @@ CREATE TABLE messages (
     created_at        BIGINT NOT NULL
 );
 
+-- A turn has one question and one answer, also when a gateway of somebody else's publishes a question twice.
+CREATE UNIQUE INDEX messages_of_turn ON messages (thread_id, turn, role);
 CREATE INDEX messages_of_thread ON messages (thread_id, id);
 CREATE INDEX messages_of_person ON messages (person_id, id);
 
