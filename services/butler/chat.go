@@ -38,7 +38,8 @@ bring back what was said before, Ctrl-C stops an answer and, at the prompt, leav
 the rest.
 
 With a question, or with standard input that is not a terminal, one question is asked and its answer printed;
-"-" stands for standard input within a question. The command fails when there is no whole answer.
+"-" stands for standard input within a question. In a terminal the answer is printed while it comes in, else
+whole at its end. The command fails when there is no whole answer.
 
 With --json each line of the output is one JSON object: {"type": "accepted"}, {"type": "text"} for each piece
 ({"type": "restart"} makes the pieces before it void), and {"type": "answer"} with the final message.`,
@@ -221,6 +222,16 @@ func (t *talk) notice(format string, args ...any) {
 	fmt.Fprintf(t.app.err, "butler: %s\n", text)
 }
 
+// live says whether pieces of an answer are printed as they come: not to a file or a program, where what turns out to be
+// void could not be taken back.
+func (t *talk) live() bool {
+	if _, raw := t.screen.(*rawScreen); raw {
+		return true
+	}
+	_, terminal := terminalOf(t.screen)
+	return terminal
+}
+
 // stopWait is how long the final message may take after an answer was stopped.
 const stopWait = 10 * time.Second
 
@@ -243,7 +254,7 @@ func (t *talk) ask(ctx context.Context, question, localID string, stop <-chan st
 	}
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	p := &printer{talk: t, accepted: make(chan struct{}), localID: localID}
+	p := &printer{talk: t, accepted: make(chan struct{}), localID: localID, live: t.live()}
 	var stopping sync.WaitGroup
 	defer stopping.Wait()
 	done := make(chan struct{})
@@ -375,6 +386,7 @@ type printer struct {
 	accepted     chan struct{} // closed when the message is in the log
 	conversation int64         // set before accepted is closed
 	localID      string
+	live         bool // pieces are shown as they come
 
 	shown strings.Builder // of the answer, as it came
 	begun bool            // something stands in the current line
@@ -391,18 +403,17 @@ func (p *printer) Accepted(conversation int64) {
 func (p *printer) Text(piece string, restarted bool) {
 	if restarted {
 		p.line(chatLine{Type: "restart"})
-		p.breakLine()
-		if !p.talk.app.json && p.shown.Len() > 0 {
+		if p.live && p.shown.Len() > 0 {
+			p.breakLine()
 			p.talk.notice("beginning again")
 		}
 		p.shown.Reset()
 	}
-	p.shown.WriteString(piece)
-	if p.talk.app.json {
-		p.line(chatLine{Type: "text", Text: piece})
-		return
+	p.line(chatLine{Type: "text", Text: piece})
+	if p.live && !p.talk.app.json {
+		p.shown.WriteString(piece)
+		p.print(piece)
 	}
-	p.print(piece)
 }
 
 func (p *printer) print(text string) {

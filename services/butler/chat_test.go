@@ -105,7 +105,7 @@ func TestChatSurvivesAKill(t *testing.T) {
 	out := &watched{seen: make(chan string, 1000)}
 	var errs bytes.Buffer
 	go func() {
-		code := newApp(strings.NewReader(""), out, &errs, h.environ()).run([]string{"chat", "long"})
+		code := newApp(strings.NewReader(""), out, &errs, h.environ()).run([]string{"chat", "--json", "long"})
 		ended <- done{result{code, out.String(), errs.String()}}
 	}()
 	out.until(t, "half of")
@@ -115,8 +115,18 @@ func TestChatSurvivesAKill(t *testing.T) {
 	h.start("up").ready()
 	r := <-ended
 	assert.Zero(t, r.code, r.err)
-	assert.True(t, strings.HasSuffix(r.out, "answer to: long\n"), r.out)
-	assert.Contains(t, r.err, "connection lost")
+	lines := chatLines(t, r.out)
+	text := ""
+	for _, l := range lines {
+		switch l.Type {
+		case "restart":
+			text = ""
+		case "text":
+			text += l.Text
+		}
+	}
+	assert.Equal(t, "answer to: long", text, "what is not void is the whole answer")
+	assert.Equal(t, text, lines[len(lines)-1].Text)
 	var messages []client.Message
 	h.json(&messages, "", "sessions", "show", "1")
 	assert.Len(t, messages, 2, "one question, one answer")
