@@ -255,8 +255,9 @@ func merge(chats, deltas []*event, seen uint64) []step {
 		}
 	}
 	deltas = slices.DeleteFunc(slices.Clone(deltas), func(d *event) bool {
-		a := answers[d.key] // what a worker said who had lost the turn
-		return a != nil && d.streamID != a.streamID && d.at.After(a.at)
+		// What a worker said who had lost the turn. Deltas are not acknowledged: a little later is not too late.
+		a := answers[d.key]
+		return a != nil && d.streamID != a.streamID && d.at.After(a.at.Add(holdFor))
 	})
 	for _, ev := range deltas {
 		remain[ev.key]++

@@ -242,11 +242,14 @@ func TestAnAbandonedStreamEndsFirst(t *testing.T) {
 	c.silent()
 	back := r.admin.connect(after(0))
 	var again []string
-	for len(again) < 8 {
+	for len(again) == 0 || again[len(again)-1] != got[7] {
 		f := back.next()
 		again = append(again, f.Type+" "+strings.TrimPrefix(f.StreamID, "m1"))
 	}
-	require.Equal(t, got, again)
+	// The word of the dead may be told again: its stream ends before the answer all the same.
+	require.Equal(t, got[:5], again[:5])
+	require.Equal(t, got[5:], again[len(again)-3:])
+	require.LessOrEqual(t, len(again), 9)
 	back.silent()
 }
 

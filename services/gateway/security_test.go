@@ -138,7 +138,11 @@ func TestARevokedTokenEndsEverywhereWithinASecond(t *testing.T) {
 
 func TestFailedSignInsAreLimited(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(d *Deps) { d.Settings.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} })
+	now := time.Now() // stands still
+	r := newRig(t, func(d *Deps) {
+		d.Clock = func() time.Time { return now }
+		d.Settings.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	})
 	from := func(addr string) header { return header{"X-Forwarded-For", "1.2.3.4, " + addr} }
 	try := func(name, password, addr string) *response {
 		return r.call(nil, "POST", "/api/auth/login", map[string]string{"username": name, "password": password}, from(addr))
