@@ -74,7 +74,7 @@ func (t *talk) loop(ctx context.Context, editor *terminal.Editor, history *termi
 		line, err := editor.ReadLine(ctx, "› ")
 		switch {
 		case ctx.Err() != nil, errors.Is(err, io.EOF), errors.Is(err, terminal.ErrInterrupted):
-			return nil
+			return nil //nolint:nilerr // to leave is no failure
 		case err != nil:
 			return err
 		}
@@ -93,7 +93,7 @@ func (t *talk) loop(ctx context.Context, editor *terminal.Editor, history *termi
 		}
 		switch {
 		case errors.Is(err, errLeave), ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // to leave is no failure
 		case fault.CodeOf(err) == fault.Unauthenticated:
 			return err
 		case errors.Is(err, errInterrupted):
