@@ -1,18 +1,22 @@
 // What the browser tests share: a browser, a server, and the steps that every test begins with.
 //
-// With BUTLER_E2E_URL, BUTLER_E2E_USER and BUTLER_E2E_PASS the tests speak to that server; else to fake_server.mjs.
+// With BUTLER_E2E_URL, BUTLER_E2E_USER and BUTLER_E2E_PASS the tests speak to that server, which should run the built-in
+// demo model; else to fake_server.mjs.
 // CHROMIUM names the browser (default /usr/bin/chromium); BUTLER_E2E_SHOTS a folder for screenshots.
 
 import { existsSync, mkdirSync } from 'node:fs';
 import { chromium } from 'playwright-core';
-import { startFake } from './fake_server.mjs';
+import { hostileSample, markdownSample, startFake } from './fake_server.mjs';
 
 export const real = process.env.BUTLER_E2E_URL ?? '';
 export const user = process.env.BUTLER_E2E_USER ?? 'ada';
 export const pass = process.env.BUTLER_E2E_PASS ?? 'correct horse';
 /** A prompt whose answer takes a few seconds; for a real server it depends on the model. The scripted server begins the
  * answer and waits for fake.release(). */
-export const slowPrompt = process.env.BUTLER_E2E_SLOW ?? (real ? 'Count slowly from one to two hundred, one number a line.' : 'patient');
+export const slowPrompt = process.env.BUTLER_E2E_SLOW ?? (real ? 'count to 600' : 'patient');
+
+/** What makes the server answer with a text of Markdown: a word of the script, or, for the built-in demo model, the text. */
+export const prompts = real ? { markdown: `echo ${markdownSample}`, hostile: `echo ${hostileSample}` } : { markdown: 'markdown', hostile: 'hostile' };
 
 const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
 const FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import {
-  answer, answers, cutConnection, newThread, openPage, pass, real, say, shot, signIn, slowPrompt, start, streaming, user,
+  answer, answers, cutConnection, newThread, openPage, pass, prompts, real, say, shot, signIn, slowPrompt, start, streaming, user,
 } from './harness.mjs';
 import { patientSample } from './fake_server.mjs';
 
@@ -91,8 +91,8 @@ describe('talking', () => {
     assert.equal(await textOf((await answer(page)).locator('.text')), whole);
   }));
 
-  test('Markdown is shown as it is meant', scripted, () => withPage(async (page) => {
-    await say(page, 'markdown');
+  test('Markdown is shown as it is meant', () => withPage(async (page) => {
+    await say(page, prompts.markdown);
     const text = (await answer(page)).locator('.text');
     assert.equal(await text.locator('h3').innerText(), 'Disk usage on web-1');
     assert.equal(await text.locator('table tbody tr').count(), 3);
@@ -107,10 +107,10 @@ describe('talking', () => {
     await shot(page, 'markdown');
   }));
 
-  test('hostile Markdown stays text', scripted, () => withPage(async (page) => {
+  test('hostile Markdown stays text', () => withPage(async (page) => {
     const outside = [];
     page.on('request', (r) => !r.url().startsWith(world.url) && outside.push(r.url()));
-    await say(page, 'hostile');
+    await say(page, prompts.hostile);
     const text = (await answer(page)).locator('.text');
     assert.equal(await text.locator('script, img, iframe, svg:not(.icon), [onerror], [onload], [onmouseover], [srcdoc]').count(), 0);
     const hrefs = await text.locator('a').evaluateAll((all) => all.map((a) => a.protocol));
@@ -446,7 +446,7 @@ describe('for everybody', () => {
     await shot(page, 'phone-drawer');
     await page.locator('#new-thread').tap();
     await page.locator('#side.shown').waitFor({ state: 'detached' });
-    await say(page, real ? 'Show a table and some code.' : 'markdown');
+    await say(page, prompts.markdown);
     await answer(page);
     assert.equal(await wideness(page), 0);
     assert.equal(await page.locator('#log').evaluate((el) => el.scrollWidth - el.clientWidth), 0);
