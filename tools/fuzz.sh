@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 time=${1:?usage: tools/fuzz.sh TIME}
 
-grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' pkg services | sort -u | while IFS=: read -r file decl; do
+grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' pkg services internal e2e | sort -u | while IFS=: read -r file decl; do
 	target=${decl#func }
 	echo "== $(dirname "$file") $target"
 	go test "./$(dirname "$file")" -run '^$' -fuzz "^$target\$" -fuzztime "$time" </dev/null
