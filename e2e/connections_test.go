@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -75,6 +76,14 @@ func TestDeafConnection(t *testing.T) {
 		t.Errorf("the deaf connection is still open: %v", err)
 	}
 	up.check([]*device{d, other}, conditions{})
+	// Who was cut off comes back with the last number that it saw, and misses nothing or is told to read the history (MS-13).
+	back := &device{t: t, who: people[0], seq: d.frames[0].Seq}
+	up.site.begin(back)
+	back.until(30*time.Second, "what was missed, or a GAP", func() bool {
+		return slices.ContainsFunc(back.frames, func(f *frame) bool {
+			return f.Type == "GAP" || f.ReplyToLocalID == fmt.Sprintf("large-%d", n-1) && f.Type == "CHAT"
+		})
+	})
 	if d.conns != 1 || other.conns != 1 {
 		t.Errorf("connections that read were cut off too: %d, %d", d.conns, other.conns)
 	}

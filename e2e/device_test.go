@@ -98,8 +98,18 @@ func (s *site) connectTo(p *person, urls ...string) *device {
 
 // open is connectTo that does not wait.
 func (s *site) open(p *person, urls ...string) *device {
+	d := &device{t: s.t, who: p, urls: urls}
+	s.begin(d)
+	return d
+}
+
+// begin starts a device, which may know a seq already.
+func (s *site) begin(d *device) {
+	if len(d.urls) == 0 {
+		d.urls = s.urls
+	}
+	d.changed, d.sent = make(chan struct{}), map[string]*message{}
 	ctx, cancel := context.WithCancel(context.Background())
-	d := &device{t: s.t, who: p, urls: urls, changed: make(chan struct{}), sent: map[string]*message{}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -107,7 +117,6 @@ func (s *site) open(p *person, urls ...string) *device {
 	}()
 	d.stop = func() { cancel(); <-done }
 	s.t.Cleanup(d.stop)
-	return d
 }
 
 // each connects one device for each person.

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/butlerhub/butler/pkg/storage/storagetest"
 )
 
@@ -23,6 +25,10 @@ func TestNATSAway(t *testing.T) {
 	people := c.people(sample(10, 50))
 	talk := c.talk(people)
 	talk.some(3)
+	// Somebody looks on, as with `nats sub`: a subscriber must not hide that no stream takes an event (NA-08).
+	if _, err := c.operator().nc.Subscribe("butler.>", func(*nats.Msg) {}); err != nil {
+		t.Fatal(err)
+	}
 	c.nats.stop()
 	away := time.Now()
 	// Services live on and say what is missing.
