@@ -79,7 +79,7 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, "127.0.0.1:8092", s.RPC.BrainTarget)
 	require.Equal(t, "127.0.0.1:8093", s.RPC.RegistryTarget)
 	require.True(t, s.Model.Demo())
-	require.Equal(t, Model{ContextWindow: 128000, IdleTimeout: time.Minute, Retries: 3}, s.Model)
+	require.Equal(t, Model{ContextWindow: 128000, IdleTimeout: 2 * time.Minute, Retries: 3}, s.Model)
 	require.Equal(t, Turn{MaxSteps: 15, Timeout: 10 * time.Minute, MaxConcurrent: 256}, s.Turn)
 	require.Equal(t, Accounts{AdminUser: "admin", SignInLifetime: 24 * time.Hour, PasswordMemoryKiB: 19456,
 		PasswordTime: 2}, s.Accounts)

@@ -160,10 +160,10 @@ func table(home, dataDir string) []entry {
 		bind("model.context_window", "BUTLER_CONTEXT_WINDOW", "128000", number(1024, 10_000_000),
 			func(s *Settings) *int { return &s.Model.ContextWindow },
 			"Bound on a prompt in tokens, as estimated from its characters.", reloadable),
-		bind("model.idle_timeout", "BUTLER_MODEL_IDLE_TIMEOUT", "1m", duration(time.Second, time.Hour),
+		bind("model.idle_timeout", "BUTLER_MODEL_IDLE_TIMEOUT", "2m", duration(time.Second, time.Hour),
 			func(s *Settings) *time.Duration { return &s.Model.IdleTimeout },
-			"A model call in which nothing arrives for this long is given up.", reloadable),
-		bind("model.retries", "BUTLER_MODEL_RETRIES", "3", number(0, 20),
+			"A model call in which nothing arrives for this long, not even its beginning, is given up.", reloadable),
+		bind("model.retries", "BUTLER_MODEL_RETRIES", "3", number(0, 3),
 			func(s *Settings) *int { return &s.Model.Retries },
 			"How often a failed model call is tried again, where that can help; 0 for never.", reloadable),
 

@@ -44,7 +44,7 @@ func (s *Service) Complete(req *butlerv1.CompleteRequest, out grpc.ServerStreami
 	var sendErr error
 	sent := false
 	calls := int32(0)
-	res, err := model.Retry(ctx, s.pause, rand.Float64, func(ctx context.Context, _ int) (*model.Result, error) {
+	res, err := model.Retry(ctx, s.pause, rand.Float64, func(ctx context.Context, attempt int) (*model.Result, error) {
 		calls++
 		res, err := s.model.Stream(ctx, prompt, nil, opts, func(text string) {
 			if sendErr == nil {
@@ -58,7 +58,7 @@ func (s *Service) Complete(req *butlerv1.CompleteRequest, out grpc.ServerStreami
 		if f, ok := errors.AsType[*model.Failure](err); ok && sent {
 			f.Retryable = false // what was sent cannot be taken back
 		}
-		return res, err
+		return res, s.lastTry(attempt, err)
 	})
 	if sendErr != nil {
 		return sendErr

@@ -39,6 +39,7 @@ type Settings struct {
 	TurnTimeout    time.Duration // active time of one turn, 10 min
 	ContextWindow  int           // tokens that a prompt may have, 128,000
 	Concurrency    int           // turns at the same time in this process, 256
+	ModelTries     int           // how often a call of the model is made at most, where trying again can help, 4
 	Coalesce       time.Duration // streamed text is collected for this long, 30 ms
 	SystemPrompt   string        // instead of the built-in description of who Butler is
 	CachedSessions int           // sessions whose history is kept in memory, 2,000
@@ -51,6 +52,7 @@ func (s Settings) withDefaults() Settings {
 		}
 	}
 	def(&s.MaxSteps, 15)
+	def(&s.ModelTries, 4)
 	def(&s.ContextWindow, 128_000)
 	def(&s.Concurrency, 256)
 	def(&s.CachedSessions, 2000)

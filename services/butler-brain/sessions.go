@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel"
+
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
@@ -416,10 +418,10 @@ func (w *worker) execute(ctx context.Context, t *turnState) time.Duration {
 	case <-ctx.Done():
 		return 0
 	}
-	first := false
+	first, traced := false, ctx
 	for _, d := range w.held[t.turn.ID] {
 		if _, kind, err := chat.ParseSubject(d.Subject); err == nil && kind == chat.Asked {
-			first = d.First
+			first, traced = d.First, d.Context(ctx)
 			s.metrics.waiting.Observe(max(0, s.clock.Now().Sub(d.At).Seconds()))
 		}
 	}
@@ -428,7 +430,9 @@ func (w *worker) execute(ctx context.Context, t *turnState) time.Duration {
 	}
 	s.metrics.running.Inc()
 	unwatch := s.turns.watch(unit, func(r journal.Record) { w.h.add(t.turn, r) })
-	res, err := s.exec.Execute(withPast(ctx, w.h.before(t)), unit, journal.Mode{First: first, Known: t.records})
+	traced, span := otel.Tracer("github.com/butlerhub/butler/services/butler-brain").Start(traced, "turn")
+	res, err := s.exec.Execute(withPast(traced, w.h.before(t)), unit, journal.Mode{First: first, Known: t.records})
+	span.End()
 	unwatch()
 	s.metrics.running.Dec()
 	w.ss.end()
@@ -439,7 +443,7 @@ func (w *worker) execute(ctx context.Context, t *turnState) time.Duration {
 	case err != nil:
 		w.fails++
 		wait := min(retryFirst<<min(w.fails, 10), retryLast)
-		s.log.Warn("a turn could not be brought on; it is tried again", "turn", unit, "after", wait, "error", err)
+		s.log.WarnContext(traced, "a turn could not be brought on; it is tried again", "turn", unit, "after", wait, "error", err)
 		w.reread(t)
 		w.again(t.turn.ID)
 		return wait

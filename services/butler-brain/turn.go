@@ -107,10 +107,11 @@ func (t *talk) think(ctx context.Context, step int) (modelOutcome, error) {
 				t.speech.retract()
 				c.Spend(journal.Spent{ModelCalls: 1})
 			}
-			return t.s.model.Stream(ctx, prompt, t.s.tools.infos, model.CallOptions{}, t.speech.say)
+			res, err := t.s.model.Stream(ctx, prompt, t.s.tools.infos, model.CallOptions{}, t.speech.say)
+			return res, t.s.lastTry(attempt, err)
 		})
 		if err != nil {
-			return modelOutcome{}, t.s.stepError(ctx, err)
+			return modelOutcome{}, t.stepError(ctx, err)
 		}
 		c.Spend(journal.Spent{Tokens: int32(min(res.Usage.PromptTokens+res.Usage.CompletionTokens, 1<<30))})
 		out := modelOutcome{Model: res.Model, Usage: &tokenUsage{res.Usage.PromptTokens, res.Usage.CompletionTokens}}
@@ -137,9 +138,17 @@ func (t *talk) think(ctx context.Context, step int) (modelOutcome, error) {
 	return out, nil
 }
 
+// lastTry marks the failure of the last try that the settings allow as final.
+func (s *Service) lastTry(attempt int, err error) error {
+	if f, ok := errors.AsType[*model.Failure](err); ok && attempt >= s.settings.ModelTries {
+		f.Retryable = false
+	}
+	return err
+}
+
 // stepError turns the failure of a call into what is recorded: a failed model is the step's outcome, an ended context is
 // not.
-func (s *Service) stepError(ctx context.Context, err error) error {
+func (t *talk) stepError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -147,7 +156,7 @@ func (s *Service) stepError(ctx context.Context, err error) error {
 	if !ok {
 		return err
 	}
-	s.log.WarnContext(ctx, "the model gave no answer", "reason", f.Reason, "error", f)
+	t.s.log.WarnContext(ctx, "the model gave no answer", "turn", t.turn.String(), "reason", f.Reason, "error", f)
 	return &fault.Error{Code: fault.Code(f.Reason), Message: "the model gave no answer", Err: f}
 }
 

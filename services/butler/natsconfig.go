@@ -18,7 +18,7 @@ func (a *app) natsConfigCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nats-config --dir DIR",
 		Short: "Write a NATS configuration and credentials for each service",
-		Long: `Writes, for Butler in its distributed form, nats-server.conf and for each service a file with its credentials
+		Long: `Writes, for Butler in its distributed form, nats-server.conf and for each service, and for the operator who may do everything, a file with its credentials
 (SERVICE.nk, an nkey seed, mode 0600), which reach only the subjects that the service needs. A seed that is
 there already stays, so that the configuration can be written anew by a later version.`,
 		Example: `  butler nats-config --dir nats --listen 0.0.0.0:4222 --store /var/lib/nats

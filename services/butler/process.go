@@ -165,8 +165,12 @@ func (p *process) start(name string, run func(context.Context) error) {
 	}()
 }
 
-// run serves until ctx ends (a signal) or a part fails.
+// starting names the check that fails until everything is started.
+const starting = "start"
+
+// run serves until ctx ends (a signal) or a part fails. All checks are registered by then.
 func (p *process) run(ctx context.Context) error {
+	p.check(starting, nil)
 	for {
 		select {
 		case <-ctx.Done():
@@ -259,6 +263,8 @@ func (p *process) serveOps() error {
 		return err
 	}
 	p.opsURL = "http://" + localAddr(l.Addr().String())
+	// What a later step will check is not known yet: until all of it is, the answer is no.
+	p.check(starting, func(context.Context) error { return fault.New(fault.Unavailable, "not everything is started") })
 	mux := http.NewServeMux()
 	mux.Handle("/", p.tel.Handler())
 	mux.HandleFunc("POST /config/reload", func(w http.ResponseWriter, r *http.Request) {

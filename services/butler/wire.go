@@ -114,7 +114,7 @@ func (p *process) rpcServer(local bool) (*rpc.Server, error) {
 func newModel(s config.Settings, deps model.Config) (*model.Client, error) {
 	m := s.Model
 	deps.BaseURL, deps.APIToken, deps.Model = m.BaseURL, m.APIToken.Reveal(), m.Name
-	deps.IdleTimeout = m.IdleTimeout
+	deps.IdleTimeout, deps.HeaderTimeout = m.IdleTimeout, m.IdleTimeout
 	client, err := model.New(deps)
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Invalid, "the model's settings are not valid")
@@ -144,7 +144,7 @@ func brainSettings(s config.Settings) (brain.Settings, error) {
 	prompt, err := systemPrompt(s)
 	return brain.Settings{
 		MaxSteps: s.Turn.MaxSteps, TurnTimeout: s.Turn.Timeout, ContextWindow: s.Model.ContextWindow,
-		Concurrency: s.Turn.MaxConcurrent, SystemPrompt: prompt,
+		Concurrency: s.Turn.MaxConcurrent, SystemPrompt: prompt, ModelTries: s.Model.Retries + 1,
 	}, err
 }
 

@@ -19,6 +19,8 @@ const (
 	holdFor = 250 * time.Millisecond
 	// maxHolds is how often that is done again when the other is in the log and this gateway is behind with reading it.
 	maxHolds = 40
+	// lookWithin bounds the look into the log that decides that.
+	lookWithin = time.Second
 	// maxOpenTurns bounds what is remembered of unanswered turns, about 150 bytes each.
 	maxOpenTurns = 100_000
 	// maxHeldDeltas bounds the deltas of one person that wait for a question.
@@ -298,13 +300,13 @@ func (h *hub) stopHoldingDeltas(a *audience) {
 	}
 	turn := a.deltas[0].turn
 	h.mu.Unlock()
-	asked := h.questionOf(turn)
+	asked, err := h.questionOf(turn)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if a.timer == nil {
 		return // they went meanwhile
 	}
-	if a.waited++; asked > h.at.chat && a.waited < maxHolds {
+	if a.waited++; (err != nil || asked > h.at.chat) && a.waited < maxHolds {
 		a.timer.Reset(holdFor)
 		return
 	}
@@ -380,7 +382,7 @@ func (h *hub) answer(a *audience, ev *event) {
 
 // findQuestion looks up the question of an answer that was asked before this gateway began to follow.
 func (h *hub) findQuestion(a *audience, held *heldAnswer) {
-	seq := h.questionOf(held.event.turn)
+	seq, _ := h.questionOf(held.event.turn) // without it the answer does not say which message it answers
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i, other := range a.answers {
@@ -394,19 +396,20 @@ func (h *hub) findQuestion(a *audience, held *heldAnswer) {
 	}
 }
 
-func (h *hub) questionOf(turn chat.Turn) uint64 {
-	ctx, cancel := context.WithTimeout(context.Background(), holdFor)
+// questionOf gives the sequence of a turn's question, 0 when there is none.
+func (h *hub) questionOf(turn chat.Turn) (uint64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookWithin)
 	defer cancel()
 	s, found, err := h.bus.Last(ctx, bus.ChatStream, turn.Subject(chat.Asked)+".*")
 	if err != nil || !found {
-		return 0
+		return 0, err
 	}
-	return s.Seq
+	return s.Seq, nil
 }
 
 // giveUpWaiting delivers an answer whose deltas did not come, unless they are in DELTA and only this gateway is late.
 func (h *hub) giveUpWaiting(a *audience, held *heldAnswer) {
-	ctx, cancel := context.WithTimeout(context.Background(), holdFor)
+	ctx, cancel := context.WithTimeout(context.Background(), lookWithin)
 	defer cancel()
 	last, found, err := h.bus.Last(ctx, bus.DeltaStream, held.event.turn.Delta())
 	h.mu.Lock()
@@ -415,7 +418,7 @@ func (h *hub) giveUpWaiting(a *audience, held *heldAnswer) {
 		if other != held {
 			continue
 		}
-		if held.waited++; err == nil && found && last.Seq > h.at.delta && held.waited < maxHolds {
+		if held.waited++; (err != nil || found && last.Seq > h.at.delta) && held.waited < maxHolds {
 			held.timer.Reset(holdFor)
 			return
 		}

@@ -9,6 +9,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"go.opentelemetry.io/otel"
+
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
@@ -40,6 +42,9 @@ type accepted struct {
 // send is the one way in: it puts a person's message into the log, once for each local_id, and returns when it is on
 // disk. before, when not nil, is called with the message's turn before anything is written.
 func (s *Service) send(ctx context.Context, who *principal, m outgoing, before func(chat.Turn)) (accepted, error) {
+	// The trace of the whole turn begins here and travels with the event.
+	ctx, span := otel.Tracer("github.com/butlerhub/butler/services/gateway").Start(ctx, "message")
+	defer span.End()
 	a, err := s.trySend(ctx, who, m, before)
 	if err != nil {
 		s.metrics.refused.WithLabelValues(string(fault.CodeOf(err))).Inc()
