@@ -15,6 +15,8 @@ type Consume struct {
 	Stream  string
 	Durable string // one of those that Consumers declares
 	Batch   int    // most items of one call, 1 when zero
+	// Linger is how long an item waits for others to come, so that busy times make few large batches. 0 means not at all.
+	Linger time.Duration
 	// MaxTries, when set, is how often a batch of one may fail before its item is parked.
 	MaxTries int
 }
@@ -82,6 +84,9 @@ func (b *Bus) consume(ctx context.Context, c Consume, handle func(context.Contex
 			return err
 		case m := <-items:
 			msgs = append(msgs, m)
+		}
+		if c.Linger > 0 && !sleep(ctx, c.Linger) {
+			return ctx.Err()
 		}
 	more:
 		for len(msgs) < batch {
