@@ -39,7 +39,7 @@ func TestPage(t *testing.T) {
 	const slow = "please answer this one slowly"
 	model.by(func(text string) modeltest.Reply {
 		if strings.Contains(text, slow) {
-			return modeltest.Reply{modeltest.EchoSlow(60, time.Duration(100*slack())*time.Millisecond)}
+			return modeltest.Reply{modeltest.EchoSlow(60, 150*time.Millisecond)}
 		}
 		return nil
 	})

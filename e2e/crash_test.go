@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -210,6 +211,38 @@ func TestKillNATS(t *testing.T) {
 		}
 	}
 	talk.end(60*time.Second, conditions{cut: true, natsAway: true, again: true})
+}
+
+// Everything dies at once, as in a power cut, and starts again in any order.
+func TestKillEverything(t *testing.T) {
+	t.Parallel()
+	chance := random(t)
+	model := startModel(t)
+	model.answers(slowChunks, slowPause)
+	c := startCluster(t, model, storagetest.Shared(t))
+	talk := c.talk(c.people(6))
+	for range sample(1, 10) {
+		time.Sleep(time.Duration(chance.Int64N(int64(slowChunks * slowPause)))) // a random moment is the point
+		processes := append(c.services(), c.nats)
+		chance.Shuffle(len(processes), func(i, j int) { processes[i], processes[j] = processes[j], processes[i] })
+		for _, p := range processes {
+			p.signal(syscall.SIGKILL)
+		}
+		begun := talk.interrupted()
+		for _, p := range processes {
+			<-p.done
+			p.start()
+		}
+		for _, p := range processes {
+			p.waitReady()
+		}
+		ready := time.Now()
+		for _, text := range begun {
+			eventually(t, 30*time.Second, "an interrupted answer is complete: "+text, func() bool { return talk.finished(text) })
+		}
+		within(t, fmt.Sprintf("from ready until %d interrupted answers are complete", len(begun)), time.Since(ready), 15*time.Second)
+	}
+	talk.end(60*time.Second, conditions{cut: true, deltasLost: true, again: true})
 }
 
 // A brain that was frozen wakes up when another has taken its work: it says nothing more.

@@ -72,6 +72,9 @@ func TestModelFailures(t *testing.T) {
 	// The operator finds more, and no secret.
 	text := up.text()
 	for _, d := range devices {
+		if d.sent["fails"].final.Reason == "tool_loop" {
+			continue // that was no failure of the model
+		}
 		if !strings.Contains(text, fmt.Sprintf("turn=%d.%d.fails", d.who.id, d.sent["fails"].echo.ConversationID)) {
 			t.Errorf("the log does not name the failed turn of person %d", d.who.id)
 		}

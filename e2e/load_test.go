@@ -14,7 +14,19 @@ func TestInstantModel(t *testing.T) {
 	t.Parallel()
 	model := startModel(t)
 	model.answers(20, 0)
-	load(t, startUp(t, model).site, 50, sample(8, 40))
+	up := startUp(t, model)
+	before, memory := up.metric("go_goroutines"), up.memory()
+	devices := load(t, up.site, 50, sample(8, 40))
+	// Afterwards nothing of it is left (SO-03).
+	for _, d := range devices {
+		d.stop()
+	}
+	after := 0.0
+	eventually(t, 30*time.Second, "as few goroutines as before", func() bool {
+		after = up.metric("go_goroutines")
+		return after < before+30
+	})
+	t.Logf("goroutines %.0f → %.0f, memory %.1f → %.1f MB", before, after, mb(memory), mb(up.memory()))
 }
 
 // Two hundred people and a model at 20 ms a token.
@@ -35,8 +47,8 @@ func TestLoadOnServices(t *testing.T) {
 
 // load has people send so many messages each: most wait for each answer, every fifth sends all at once. Every tenth has a
 // second tab.
-func load(t *testing.T, s *site, people, messages int) {
-	devices := s.each(s.people(people))
+func load(t *testing.T, s *site, people, messages int) (devices []*device) {
+	devices = s.each(s.people(people))
 	var tabs []*device
 	for i := 0; i < len(devices); i += 10 {
 		tabs = append(tabs, s.connect(devices[i].who))
@@ -74,4 +86,5 @@ func load(t *testing.T, s *site, people, messages int) {
 	t.Logf("%d people × %d messages in %v: %.0f turns/s, p50 %v, p99 %v (with the test's own clients)", people, messages,
 		took.Round(time.Millisecond), float64(len(times))/took.Seconds(),
 		times[len(times)/2].Round(time.Millisecond), times[len(times)*99/100].Round(time.Millisecond))
+	return append(devices, tabs...)
 }

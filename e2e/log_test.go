@@ -224,10 +224,11 @@ func TestIdleSessions(t *testing.T) {
 	model := startModel(t)
 	up := startUp(t, model)
 	sessions := sample(500, 5000)
-	who := up.people(1)[0]
+	people := up.people(20) // one alone would be too fast
 	ask := func(from, n int) {
 		t.Helper()
 		for i := from; i < from+n; i++ {
+			who := people[i%len(people)]
 			var sent struct{ Answer *stored }
 			up.as(who).must(t, http.StatusOK, "POST", "/api/chat/messages", map[string]any{
 				"text": fmt.Sprintf("message of session %d", i), "local_id": fmt.Sprintf("idle-%d", i),

@@ -71,10 +71,12 @@ func TestStartOrder(t *testing.T) {
 				d.answered(20 * time.Second)
 			}
 			c.check(devices, conditions{})
-			// Every one of them says whom it serves with: nobody ended meanwhile.
 			for _, p := range c.services() {
 				if !p.running() {
 					t.Errorf("%s ended while it waited", p.name)
+				}
+				if p.metric("go_goroutines") == 0 {
+					t.Errorf("%s has no metrics", p.name)
 				}
 			}
 		})
