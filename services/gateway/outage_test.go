@@ -69,7 +69,7 @@ func TestNATSStopsAndComesBack(t *testing.T) {
 		return srv
 	}
 	srv := start()
-	defer func() { srv.Close() }()
+	t.Cleanup(func() { srv.Close() })
 	b, err := bus.Connect(t.Context(), bus.Options{URL: "nats://operator:secret@" + addr, Service: "gateway"})
 	require.NoError(t, err)
 	t.Cleanup(b.Close)
