@@ -173,7 +173,7 @@ func (s *site) checkFrames(d *device, c conditions, n *tally) {
 		if final.StreamID != "" {
 			switch end, ok := endAt[final.StreamID]; {
 			case !ok && !c.natsAway:
-				wrong("the stream %s of %s never ended", final.StreamID, id)
+				wrong("the stream %s of %s never ended; connections %d, frames:%s", final.StreamID, id, d.conns, d.about(id))
 			case ok && end < finalAt[id] && d.frames[end].connection == final.connection:
 				wrong("the stream %s ended before the final message", final.StreamID)
 			}
@@ -329,4 +329,15 @@ func TestChecker(t *testing.T) {
 	if p := compareHistory([]stored{q(1, "a"), q(2, "b"), a(3, "a"), a(4, "b")}, messages); len(p) > 0 {
 		t.Errorf("a good history is said to be wrong: %v", p)
 	}
+}
+
+// about tells the frames that have to do with a message, for people. The mutex is held.
+func (d *device) about(localID string) string {
+	var b strings.Builder
+	for i, f := range d.frames {
+		if f.LocalID == localID || f.ReplyToLocalID == localID {
+			fmt.Fprintf(&b, "\n    %d %s", i, f)
+		}
+	}
+	return b.String()
 }
