@@ -1,0 +1,221 @@
+package gateway
+
+import (
+	"context"
+	"time"
+
+	"github.com/butlerhub/butler/pkg/bus"
+	"github.com/butlerhub/butler/pkg/chat"
+)
+
+// This file keeps the frames of one turn in order, though they come from two streams: a question before its deltas, an
+// answer after them. All of it runs under the hub's mutex but where the log is asked.
+
+// stopHoldingDeltas dispatches the deltas that wait for a question that did not come, unless it is in the log and only
+// this gateway is late.
+func (h *hub) stopHoldingDeltas(a *audience) {
+	h.mu.Lock()
+	if len(a.deltas) == 0 {
+		h.mu.Unlock()
+		return
+	}
+	turn := a.deltas[0].turn
+	h.mu.Unlock()
+	asked, err := h.questionOf(turn)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if a.timer == nil {
+		return // they went meanwhile
+	}
+	if a.waited++; (err != nil || asked > h.at.chat) && a.waited < maxHolds {
+		a.timer.Reset(holdFor)
+		return
+	}
+	h.releaseDeltas(a, true)
+}
+
+// early says whether a delta came before its question: it begins a stream of a turn of which nothing was seen.
+func (h *hub) early(a *audience, ev *event) bool {
+	if ev.index > 1 || a.turns[ev.key] != nil {
+		return false
+	}
+	_, seen := h.open[ev.key]
+	return !seen
+}
+
+// releaseDeltas dispatches the deltas that need not wait any more, or all of them.
+func (h *hub) releaseDeltas(a *audience, all bool) {
+	for len(a.deltas) > 0 && (all || !h.early(a, a.deltas[0])) {
+		ev := a.deltas[0]
+		a.deltas = a.deltas[1:]
+		h.delta(a, ev)
+	}
+	if len(a.deltas) == 0 {
+		a.deltas = nil
+		if a.timer != nil {
+			a.timer.Stop()
+			a.timer = nil
+		}
+	}
+}
+
+// delta dispatches one.
+func (h *hub) delta(a *audience, ev *event) {
+	a.at.delta = ev.seq
+	p := a.progress(ev.key)
+	if p.done {
+		h.metrics.late.Inc()
+		return
+	}
+	st := p.stream(ev.streamID)
+	switch {
+	case st.ended || !ev.end && ev.index <= st.last:
+		return // told before
+	case ev.end:
+		st.ended = true
+		h.emit(a, h.writer.end(ev, ev.streamID, a.cursor()))
+	default:
+		st.last = ev.index
+		h.emit(a, h.writer.frame(ev, a.cursor()))
+	}
+	for i, held := range a.answers {
+		if held.event.key == ev.key && p.complete(held.event) && held.event.replyTo != 0 {
+			h.release(a, i)
+			break
+		}
+	}
+}
+
+// answer dispatches an answer, or holds it until its deltas were dispatched.
+func (h *hub) answer(a *audience, ev *event) {
+	if a.progress(ev.key).complete(ev) && ev.replyTo != 0 {
+		h.deliver(a, ev)
+		return
+	}
+	held := &heldAnswer{event: ev}
+	held.timer = time.AfterFunc(holdFor, func() { h.giveUpWaiting(a, held) })
+	a.answers = append(a.answers, held)
+	a.at.chat = ev.seq
+	if ev.replyTo == 0 {
+		go h.findQuestion(a, held)
+	}
+}
+
+// findQuestion looks up the question of an answer that was asked before this gateway began to follow.
+func (h *hub) findQuestion(a *audience, held *heldAnswer) {
+	seq, _ := h.questionOf(held.event.turn) // without it the answer does not say which message it answers
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, other := range a.answers {
+		if other != held {
+			continue
+		}
+		if held.event.replyTo = seq; seq != 0 && a.progress(held.event.key).complete(held.event) {
+			h.release(a, i)
+		}
+		return
+	}
+}
+
+// questionOf gives the sequence of a turn's question, 0 when there is none.
+func (h *hub) questionOf(turn chat.Turn) (uint64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookWithin)
+	defer cancel()
+	s, found, err := h.bus.Last(ctx, bus.ChatStream, turn.Subject(chat.Asked)+".*")
+	if err != nil || !found {
+		return 0, err
+	}
+	return s.Seq, nil
+}
+
+// giveUpWaiting delivers an answer whose deltas did not come, unless they are in DELTA and only this gateway is late.
+func (h *hub) giveUpWaiting(a *audience, held *heldAnswer) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookWithin)
+	defer cancel()
+	last, found, err := h.bus.Last(ctx, bus.DeltaStream, held.event.turn.Delta())
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, other := range a.answers {
+		if other != held {
+			continue
+		}
+		if held.waited++; (err != nil || found && last.Seq > h.at.delta) && held.waited < maxHolds {
+			held.timer.Reset(holdFor)
+			return
+		}
+		h.metrics.incomplete.Inc()
+		h.release(a, i)
+		return
+	}
+}
+
+// release delivers the held answer at i.
+func (h *hub) release(a *audience, i int) {
+	held := a.answers[i]
+	held.timer.Stop()
+	a.answers = append(a.answers[:i:i], a.answers[i+1:]...)
+	h.deliver(a, held.event)
+}
+
+// deliver dispatches an answer: first the ends of the turn's other streams, then the message, then the end of its own.
+func (h *hub) deliver(a *audience, ev *event) {
+	p := a.progress(ev.key)
+	for i := range p.streams {
+		if st := &p.streams[i]; !st.ended && st.id != ev.streamID {
+			st.ended = true
+			h.emit(a, h.writer.end(ev, st.id, a.cursor()))
+		}
+	}
+	p.done, p.streams = true, nil
+	a.at.chat = max(a.at.chat, ev.seq)
+	h.emit(a, h.writer.frame(ev, a.cursor()))
+	if ev.streamID != "" {
+		h.emit(a, h.writer.end(ev, ev.streamID, a.cursor()))
+	}
+}
+
+// cursor is where the person's connections stand. What is held back is not behind them.
+func (a *audience) cursor() cursor {
+	c := a.at
+	for _, held := range a.answers {
+		c.chat = min(c.chat, held.event.seq-1)
+	}
+	return c
+}
+
+func (a *audience) progress(key string) *progress {
+	p := a.turns[key]
+	if p == nil {
+		p = &progress{}
+		a.turns[key] = p
+		a.order = append(a.order, key)
+		if len(a.order) > keepTurns {
+			delete(a.turns, a.order[0])
+			a.order = a.order[1:]
+		}
+	}
+	return p
+}
+
+func (p *progress) stream(id string) *stream {
+	for i := range p.streams {
+		if p.streams[i].id == id {
+			return &p.streams[i]
+		}
+	}
+	p.streams = append(p.streams, stream{id: id})
+	return &p.streams[len(p.streams)-1]
+}
+
+// complete says whether all deltas that the answer counts were dispatched.
+func (p *progress) complete(ev *event) bool {
+	if ev.deltas <= 0 || p.done {
+		return true
+	}
+	for i := range p.streams {
+		if p.streams[i].id == ev.streamID {
+			return p.streams[i].last >= ev.deltas
+		}
+	}
+	return false
+}
