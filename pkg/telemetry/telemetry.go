@@ -20,10 +20,9 @@ type Options struct {
 	LogLevel slog.Level
 	// LogFormat is "text", "json", or "auto" (also ""): text when Output is a terminal, else json.
 	LogFormat string
-	// OTLPEndpoint is the setting of that name. Without an Exporter it only causes a warning.
+	// OTLPEndpoint is the base URL of a collector that takes finished spans by OTLP over HTTP, at /v1/traces. Without one
+	// spans have ids, for logs and messages, and are not recorded. What cannot be delivered is dropped after a while.
 	OTLPEndpoint string
-	// Exporter takes finished spans. Without one spans have ids, for logs and messages, and are not recorded.
-	Exporter sdktrace.SpanExporter
 }
 
 // Telemetry is what the parts of one process share. Make one a process.
@@ -50,15 +49,15 @@ func New(o Options) *Telemetry {
 	t := &Telemetry{
 		Level:    new(slog.LevelVar),
 		Registry: newRegistry(o.Service, o.Version),
-		Tracer:   newTracer(o.Service, o.Version, o.Exporter),
 		Checks:   NewChecks(),
 	}
 	t.Level.Set(o.LogLevel)
 	t.Log = NewLogger(o.Output, o.LogFormat, t.Level).With("service", o.Service)
-	if o.OTLPEndpoint != "" && o.Exporter == nil {
-		t.Log.Warn("OTEL_EXPORTER_OTLP_ENDPOINT is set, but this build cannot export traces; unset it, or read trace " +
-			"ids in the logs")
+	exporter, err := newExporter(o.OTLPEndpoint)
+	if err != nil {
+		t.Log.Warn("traces are not exported: OTEL_EXPORTER_OTLP_ENDPOINT cannot be used", "error", err)
 	}
+	t.Tracer = newTracer(o.Service, o.Version, exporter)
 	return t
 }
 
