@@ -86,9 +86,11 @@ func (b *Bus) append(ctx context.Context, msg *nats.Msg, refused func(context.Co
 		if err == nil {
 			if ack.Duplicate && refused != nil {
 				// An id is remembered by stream, not by subject: make sure that it is this event that is there.
-				if seq, err := refused(ctx); seq != 0 || err != nil {
-					return seq, err
+				seq, err := refused(ctx)
+				if seq == 0 && err == nil {
+					err = ErrFenced
 				}
+				return seq, err
 			}
 			return ack.Sequence, nil
 		}
@@ -114,14 +116,17 @@ func (b *Bus) append(ctx context.Context, msg *nats.Msg, refused func(context.Co
 	}
 }
 
-// readBack settles a refusal: the sequence of the own event, ErrFenced, or 0 and nil when nothing newer is there yet.
+// readBack settles a refusal: the sequence of the own event, ErrFenced, or 0 and nil when nothing newer is there yet,
+// because a write of another is on its way.
 // The newest event is asked from the stream's leader, because a direct read may come from a replica that lags.
 func (b *Bus) readBack(ctx context.Context, stream, id string, expect Expect) (uint64, error) {
 	for {
 		last, found, err := b.lastFromLeader(ctx, stream, expect.Filter)
 		switch {
 		case err != nil:
-		case !found || last.Seq <= expect.Seq:
+		case !found && expect.Seq > 0, found && last.Seq < expect.Seq:
+			return 0, ErrFenced // what was expected is gone: the unit was erased
+		case !found || last.Seq == expect.Seq:
 			return 0, nil
 		case last.ID == id:
 			return last.Seq, nil

@@ -76,6 +76,7 @@ func Connect(ctx context.Context, o Options) (*Bus, error) {
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
 		nats.RetryOnFailedConnect(false),
+		nats.IgnoreAuthErrorAbort(), // credentials that are being changed must not end the connection for ever
 		nats.Timeout(3 * time.Second),
 		nats.PingInterval(5 * time.Second),
 		nats.MaxPingsOutstanding(2),

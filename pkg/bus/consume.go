@@ -55,10 +55,12 @@ func (b *Bus) consume(ctx context.Context, c Consume, handle func(context.Contex
 	}
 	items := make(chan jetstream.Msg, batch)
 	broken := make(chan error, 1)
+	gone := make(chan struct{}) // nobody reads items any more
+	defer close(gone)
 	cc, err := cons.Consume(func(m jetstream.Msg) {
 		select {
 		case items <- m:
-		case <-ctx.Done():
+		case <-gone:
 		}
 	}, jetstream.PullMaxMessages(batch), jetstream.PullExpiry(5*time.Second), jetstream.PullHeartbeat(time.Second),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
@@ -125,6 +127,9 @@ func (b *Bus) handleBatch(ctx context.Context, c Consume, msgs []jetstream.Msg, 
 		return
 	}
 	if ctx.Err() != nil {
+		for _, m := range msgs {
+			_ = m.Nak() // for whoever comes next, at once instead of after the ack wait
+		}
 		return
 	}
 	var retry Retry

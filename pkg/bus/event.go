@@ -97,10 +97,6 @@ func stored(stream, subject string, seq uint64, at time.Time, h nats.Header, dat
 	return s
 }
 
-func fromRaw(stream string, m *jetstream.RawStreamMsg) Stored {
-	return stored(stream, m.Subject, m.Sequence, m.Time, m.Header, m.Data)
-}
-
 func fromMsg(m jetstream.Msg) (Stored, error) {
 	meta, err := m.Metadata()
 	if err != nil {

@@ -2,22 +2,30 @@ package bus
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/synadia-io/orbit.go/jetstreamext"
 
 	"github.com/butlerhub/butler/pkg/fault"
 )
 
-// loadBatch is how many events one request of Load asks for.
-const loadBatch = 256
+const (
+	// loadBatch is how many events one request of Load asks for, and loadBytes after how many bytes the server ends it.
+	loadBatch = 256
+	loadBytes = 8 << 20
+	// loadSilence is how long the server may say nothing in the middle of an answer.
+	loadSilence = 5 * time.Second
+)
 
 // Load reads the events that match filter (in stored form, wildcards allowed) and come after the sequence given, oldest
 // first, at most limit of them; 0 means all. Giving the sequence where the events begin makes it cheap: without one the
-// server searches from the stream's start.
+// server searches from the stream's start. What it returns without an error is complete: an answer that breaks off is
+// fault.Unavailable.
 func (b *Bus) Load(ctx context.Context, stream, filter string, after uint64, limit int) ([]Stored, error) {
 	var out []Stored
 	for {
@@ -25,40 +33,68 @@ func (b *Bus) Load(ctx context.Context, stream, filter string, after uint64, lim
 		if limit > 0 {
 			n = min(n, limit-len(out))
 		}
-		got, err := b.loadOnce(ctx, stream, filter, after, n)
+		got, more, err := b.loadOnce(ctx, stream, filter, after, n)
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, got...)
-		if len(got) == 0 || limit > 0 && len(out) >= limit {
+		if !more || limit > 0 && len(out) >= limit {
 			return out, nil
 		}
 		after = got[len(got)-1].Seq
-		// A short batch can be the end, or the server's own limit in bytes: only an empty one is the end, unless it was
-		// far from both.
-		if len(got) < n/2 {
-			return out, nil
-		}
 	}
 }
 
-func (b *Bus) loadOnce(ctx context.Context, stream, filter string, after uint64, n int) ([]Stored, error) {
-	msgs, err := jetstreamext.GetBatch(ctx, b.js, stream, n, jetstreamext.GetBatchSeq(after+1), jetstreamext.GetBatchSubject(filter))
+// loadOnce asks for one batch by JetStream's direct get and says whether more events match. The server ends a batch with a
+// message of its own; without that the answer broke off. (The ready-made client for batches takes silence for the end.)
+func (b *Bus) loadOnce(ctx context.Context, stream, filter string, after uint64, n int) (events []Stored, more bool, err error) {
+	req, err := json.Marshal(map[string]any{"seq": after + 1, "next_by_subj": filter, "batch": n, "max_bytes": loadBytes})
 	if err != nil {
-		return nil, loadError(stream, err)
+		return nil, false, err
 	}
-	var out []Stored
-	for m, err := range msgs {
-		if errors.Is(err, jetstreamext.ErrNoMessages) {
-			break
-		}
-		if err != nil {
-			return nil, loadError(stream, err)
-		}
-		out = append(out, fromRaw(stream, m))
+	inbox := b.nc.NewInbox()
+	answers := make(chan *nats.Msg, n+1)
+	sub, err := b.nc.ChanSubscribe(inbox, answers)
+	if err != nil {
+		return nil, false, loadError(stream, err)
 	}
-	return out, nil
+	defer func() { _ = sub.Unsubscribe() }()
+	if err := b.nc.PublishRequest("$JS.API.DIRECT.GET."+stream, inbox, req); err != nil {
+		return nil, false, loadError(stream, err)
+	}
+	silence := time.NewTimer(loadSilence)
+	defer silence.Stop()
+	for {
+		var m *nats.Msg
+		select {
+		case m = <-answers:
+		case <-ctx.Done():
+			return nil, false, loadError(stream, ctx.Err())
+		case <-silence.C:
+			return nil, false, loadError(stream, errors.New("the answer broke off"))
+		}
+		switch status := m.Header.Get("Status"); status {
+		case "":
+		case "204": // the end of the batch
+			more := m.Header.Get(headerPending) != "0" && len(events) > 0
+			return events, more, nil
+		case "404": // nothing matches
+			return nil, false, nil
+		default:
+			return nil, false, loadError(stream, fmt.Errorf("status %s: %s", status, m.Header.Get("Description")))
+		}
+		seq, err1 := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
+		at, err2 := time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, false, loadError(stream, err)
+		}
+		events = append(events, stored(stream, m.Header.Get(jetstream.SubjectHeader), seq, at, m.Header, m.Data))
+		silence.Reset(loadSilence)
+	}
 }
+
+// headerPending counts what follows the batch.
+const headerPending = "Nats-Num-Pending"
 
 func loadError(stream string, err error) error {
 	return fault.Wrap(err, fault.Unavailable, "the log %s cannot be read now", stream)
@@ -93,12 +129,9 @@ func (b *Bus) Erase(ctx context.Context, stream, filter string) (int, error) {
 	}
 	n := 0
 	for after := uint64(0); ; {
-		events, err := b.loadOnce(ctx, stream, filter, after, loadBatch)
+		events, more, err := b.loadOnce(ctx, stream, filter, after, loadBatch)
 		if err != nil {
 			return n, err
-		}
-		if len(events) == 0 {
-			break
 		}
 		for _, ev := range events {
 			err := s.SecureDeleteMsg(ctx, ev.Seq)
@@ -107,6 +140,9 @@ func (b *Bus) Erase(ctx context.Context, stream, filter string) (int, error) {
 			}
 			n++
 			after = ev.Seq
+		}
+		if !more {
+			break
 		}
 	}
 	if err := s.Purge(ctx, jetstream.WithPurgeSubject(filter)); err != nil {

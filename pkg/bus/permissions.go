@@ -8,8 +8,7 @@ import (
 )
 
 // ServiceUser is what one service may do on NATS: the least that its part of this package needs. Everything not listed is
-// refused by the server. An account of its own for strangers (agents, outside gateways) is another matter; see
-// docs/explanation/architecture.md.
+// refused by the server.
 type ServiceUser struct {
 	Service   string
 	Publish   []string
@@ -29,6 +28,7 @@ func ServiceUsers() []ServiceUser {
 				read(DeltaStream), follow(DeltaStream),
 				// Deleting a conversation.
 				"$JS.API.STREAM.MSG.DELETE."+ChatStream, "$JS.API.STREAM.PURGE."+ChatStream,
+				"$JS.API.STREAM.MSG.DELETE."+DeltaStream, "$JS.API.STREAM.PURGE."+DeltaStream,
 			),
 			Subscribe: []string{"_INBOX_gateway.>", "butler.access.changed"},
 		},

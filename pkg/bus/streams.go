@@ -142,7 +142,7 @@ func Consumers(stream string) []jetstream.ConsumerConfig {
 			Description:    "Fills the gateway's read model",
 			FilterSubjects: []string{"butler.chat.*.*.*.asked.*", "butler.chat.*.*.*.answer.*"},
 			AckPolicy:      jetstream.AckExplicitPolicy,
-			AckWait:        30 * time.Second,
+			AckWait:        10 * time.Second, // so long the history lags after a crash
 			MaxAckPending:  2000,
 			MaxDeliver:     -1,
 		}}
