@@ -288,6 +288,38 @@ func TestARetryAfterTextHasItsOwnStream(t *testing.T) {
 	require.Equal(t, out.Reply.Deltas, n)
 }
 
+func TestAnAnswerThatTheEndpointCutsSaysSo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.start("one")
+	for _, finish := range []string{"length", "content_filter"} {
+		r.model.Next(modeltest.Text("half of "), modeltest.Finish(finish))
+		out := r.outcome(r.ask("hello"))
+		require.Equal(t, chat.Answered, out.Status)
+		require.Equal(t, string(model.AnswerCut), out.Reason)
+		require.Equal(t, "half of \n\n"+model.Sentence(model.AnswerCut, "en"), out.Reply.Text)
+		text, _, _ := r.deltas(alice, out.Reply.StreamId)
+		require.Equal(t, out.Reply.Text, text)
+	}
+}
+
+func TestATurnOfADeletedConversationLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.start("one")
+	gate := modeltest.NewGate()
+	r.model.Next(modeltest.Text("half of "), modeltest.At(gate))
+	turn := r.ask("hello")
+	<-gate.Reached()
+	_, err := r.bus.Erase(r.ctx, bus.ChatStream, turn.Session.Filter())
+	require.NoError(t, err)
+	gate.Open()
+	require.Equal(t, chat.Answered, r.outcome(r.ask("and now")).Status, "the session goes on at once")
+	left, err := r.bus.Load(r.ctx, bus.ChatStream, turn.Filter(), 0, 0)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
 // probe is a tool that counts its calls.
 type probe struct {
 	mu    sync.Mutex

@@ -15,7 +15,7 @@ import (
 
 // Bounds of a conversation that a caller holds.
 const (
-	maxMessages = 2000
+	maxMessages = 5000
 	maxAllText  = 2 << 20 // bytes
 )
 
@@ -29,12 +29,11 @@ func (s *Service) Complete(req *butlerv1.CompleteRequest, out grpc.ServerStreami
 	}
 	ctx, cancel := context.WithTimeout(out.Context(), s.settings.TurnTimeout)
 	defer cancel()
-	select {
-	case s.sessions.slots <- struct{}{}:
-		defer func() { <-s.sessions.slots }()
-	case <-ctx.Done():
-		return fault.GRPC(ctx.Err())
+	free, err := s.completions.take(ctx, req.GetActor().GetId())
+	if err != nil {
+		return fault.GRPC(err)
 	}
+	defer free()
 	opts := model.CallOptions{MaxTokens: int(req.GetMaxTokens())}
 	if req.Temperature != nil {
 		t := float32(*req.Temperature)

@@ -99,21 +99,27 @@ func (h *history) drop(t *turnState) {
 	h.last = min(h.last, t.first-1)
 }
 
-// load reads what is new in the log.
-func (h *history) load(ctx context.Context, b *bus.Bus) error {
-	events, err := b.Load(ctx, bus.ChatStream, h.session.Filter(), h.last, 0)
-	if err != nil {
-		return err
-	}
-	for _, ev := range events {
-		turn, r, err := record(ev)
+// load reads what is new in the log, page by page, and keeps about limit bytes of text of it.
+func (h *history) load(ctx context.Context, b *bus.Bus, limit int) error {
+	const page = 500
+	for {
+		events, err := b.Load(ctx, bus.ChatStream, h.session.Filter(), h.last, page)
 		if err != nil {
-			h.last = max(h.last, ev.Seq)
-			continue // not a record of a turn, or not by who may write it
+			return err
 		}
-		h.add(turn, r)
+		for _, ev := range events {
+			turn, r, err := record(ev)
+			if err != nil {
+				h.last = max(h.last, ev.Seq)
+				continue // not a record of a turn, or not by who may write it
+			}
+			h.add(turn, r)
+		}
+		h.trim(limit)
+		if len(events) < page {
+			return nil
+		}
 	}
-	return nil
 }
 
 // before gives the messages of the turns that ended before turn t was asked.
@@ -141,6 +147,7 @@ type modelOutcome struct {
 	Text      string      `json:"text,omitempty"`
 	ToolCalls []toolCall  `json:"tool_calls,omitempty"`
 	Model     string      `json:"model,omitempty"`
+	Cut       bool        `json:"cut,omitempty"` // by the endpoint: its length limit or its content filter
 	Usage     *tokenUsage `json:"usage,omitempty"`
 }
 

@@ -41,7 +41,7 @@ type Settings struct {
 	Concurrency    int           // turns at the same time in this process, 256
 	ModelTries     int           // how often a call of the model is made at most, where trying again can help, 4
 	Coalesce       time.Duration // streamed text is collected for this long, 30 ms
-	SystemPrompt   string        // instead of the built-in description of who Butler is
+	SystemPrompt   string        // added to the built-in description of who Butler is
 	CachedSessions int           // sessions whose history is kept in memory, 2,000
 }
 
@@ -94,7 +94,9 @@ type Service struct {
 	turns    *turnLog
 	exec     *journal.Executor
 	sessions *sessions
-	ready    atomic.Bool
+
+	completions *slots // of answers without a session at the same time
+	ready       atomic.Bool
 }
 
 // New puts the service together; it starts nothing and calls nobody.
@@ -125,6 +127,7 @@ func New(d Deps) (*Service, error) {
 		return nil, fmt.Errorf("brain: %w", err)
 	}
 	s.sessions = newSessions(s)
+	s.completions = newSlots(s.settings.Concurrency)
 	return s, nil
 }
 

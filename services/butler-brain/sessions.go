@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// takeoverAfter is how long an open turn whose delivery is with nobody here is left to whoever has it. A delivery that
-	// its holder lost comes again after the ack wait, so this is for one that went astray.
-	takeoverAfter = 25 * time.Second
+	// astrayAfter, added to the longest time that a turn may take, is how long an open turn whose delivery is not here is
+	// left to whoever has it. The delivery of one who died comes again after the ack wait; this is for one that went astray.
+	astrayAfter = time.Minute
 	// lookAgain is how often the log is looked at while another replica ends the turn before.
 	lookAgain = 200 * time.Millisecond
 	// retryFirst and retryLast bound the time until a turn whose attempt failed is tried again.
@@ -31,7 +31,7 @@ const (
 // while it has something to do; its history stays cached a little longer.
 type sessions struct {
 	s     *Service
-	slots chan struct{} // bounds turns at the same time
+	slots *slots // of turns at the same time
 
 	mu     sync.Mutex
 	ctx    context.Context // of Run
@@ -51,8 +51,9 @@ type cached struct {
 
 // session is one that has something to do.
 type session struct {
-	id   chat.Session
-	wake chan struct{} // told when inbox has something new
+	id        chat.Session
+	partition int
+	wake      chan struct{} // told when inbox has something new
 
 	mu      sync.Mutex
 	inbox   []*bus.Delivery
@@ -62,7 +63,7 @@ type session struct {
 
 func newSessions(s *Service) *sessions {
 	return &sessions{
-		s: s, slots: make(chan struct{}, s.settings.Concurrency),
+		s: s, slots: newSlots(s.settings.Concurrency),
 		active: map[chat.Session]*session{}, cache: map[chat.Session]*list.Element{}, recent: list.New(),
 	}
 }
@@ -113,7 +114,7 @@ func (m *sessions) wake(d *bus.Delivery) {
 	}
 	ss := m.active[turn.Session]
 	if ss == nil {
-		ss = &session{id: turn.Session, wake: make(chan struct{}, 1)}
+		ss = &session{id: turn.Session, partition: d.Partition, wake: make(chan struct{}, 1)}
 		m.active[turn.Session] = ss
 		m.wg.Go(func() { m.run(m.ctx, ss) })
 	}
@@ -154,17 +155,11 @@ func (m *sessions) lost(partition int) {
 	defer m.mu.Unlock()
 	m.epoch++
 	for _, ss := range m.active {
-		ss.mu.Lock()
-		var keep []*bus.Delivery
-		for _, d := range ss.inbox {
-			if d.Partition == partition {
-				d.Release(0)
-				ss.leaving = true
-			} else {
-				keep = append(keep, d)
-			}
+		if ss.partition != partition {
+			continue
 		}
-		ss.inbox = keep
+		ss.mu.Lock()
+		ss.leaving = true
 		ss.mu.Unlock()
 		select {
 		case ss.wake <- struct{}{}:
@@ -228,7 +223,10 @@ type worker struct {
 	pin   string
 	fresh bool // h holds everything of the log that this replica was not told of
 	held  map[string][]*bus.Delivery
-	blind time.Time // since when an open turn is in nobody's hands here
+	blind struct { // the open turn that is in nobody's hands here, and since when
+		turn  string
+		since time.Time
+	}
 	fails int
 }
 
@@ -316,7 +314,7 @@ func (w *worker) note(d *bus.Delivery) {
 func (w *worker) step(ctx context.Context) time.Duration {
 	s := w.m.s
 	if !w.fresh {
-		if err := w.h.load(ctx, s.bus); err != nil {
+		if err := w.h.load(ctx, s.bus, s.settings.ContextWindow*keepText); err != nil {
 			s.log.Warn("a session cannot be read now", "session", w.ss.id.String(), "error", err)
 			return lookAgain
 		}
@@ -334,15 +332,14 @@ func (w *worker) step(ctx context.Context) time.Duration {
 	}
 	if len(w.held[next.turn.ID]) == 0 {
 		// Somebody else has it, or it comes again soon.
-		if w.blind.IsZero() {
-			w.blind = time.Now()
+		if w.blind.turn != next.turn.ID {
+			w.blind.turn, w.blind.since = next.turn.ID, time.Now()
 		}
-		if time.Since(w.blind) < takeoverAfter {
+		if time.Since(w.blind.since) < s.settings.TurnTimeout+astrayAfter {
 			w.fresh = false
 			return lookAgain
 		}
 	}
-	w.blind = time.Time{}
 	return w.execute(ctx, next)
 }
 
@@ -412,12 +409,11 @@ func (w *worker) lookUp(ctx context.Context, d *bus.Delivery) *turnState {
 // execute brings a turn on.
 func (w *worker) execute(ctx context.Context, t *turnState) time.Duration {
 	s, unit := w.m.s, t.turn.String()
-	select {
-	case w.m.slots <- struct{}{}:
-		defer func() { <-w.m.slots }()
-	case <-ctx.Done():
+	free, err := w.m.slots.take(ctx, w.ss.id.Person)
+	if err != nil {
 		return 0
 	}
+	defer free()
 	first, traced := false, ctx
 	for _, d := range w.held[t.turn.ID] {
 		if _, kind, err := chat.ParseSubject(d.Subject); err == nil && kind == chat.Asked {
@@ -429,11 +425,13 @@ func (w *worker) execute(ctx context.Context, t *turnState) time.Duration {
 		return 0 // a stop came just now
 	}
 	s.metrics.running.Inc()
-	unwatch := s.turns.watch(unit, func(r journal.Record) { w.h.add(t.turn, r) })
+	written := s.turns.watch(unit)
 	traced, span := otel.Tracer("github.com/butlerhub/butler/services/butler-brain").Start(traced, "turn")
 	res, err := s.exec.Execute(withPast(traced, w.h.before(t)), unit, journal.Mode{First: first, Known: t.records})
 	span.End()
-	unwatch()
+	for _, r := range written() {
+		w.h.add(t.turn, r)
+	}
 	s.metrics.running.Dec()
 	w.ss.end()
 	if ctx.Err() != nil {

@@ -53,7 +53,7 @@ func (s *Service) program(ctx context.Context, run *journal.Run) (journal.End, e
 			return t.giveUp(err)
 		}
 		if len(out.ToolCalls) == 0 {
-			return t.answer()
+			return t.answer(out.Cut)
 		}
 		t.speech.keep()
 		t.msgs = append(t.msgs, out.message())
@@ -114,7 +114,7 @@ func (t *talk) think(ctx context.Context, step int) (modelOutcome, error) {
 			return modelOutcome{}, t.stepError(ctx, err)
 		}
 		c.Spend(journal.Spent{Tokens: int32(min(res.Usage.PromptTokens+res.Usage.CompletionTokens, 1<<30))})
-		out := modelOutcome{Model: res.Model, Usage: &tokenUsage{res.Usage.PromptTokens, res.Usage.CompletionTokens}}
+		out := modelOutcome{Model: res.Model, Cut: res.Truncated(), Usage: &tokenUsage{res.Usage.PromptTokens, res.Usage.CompletionTokens}}
 		if len(res.Message.ToolCalls) > 0 {
 			out.Text = res.Message.Content
 			for _, call := range res.Message.ToolCalls {
@@ -267,9 +267,15 @@ func (t *talk) giveUp(err error) (journal.End, error) {
 	}
 }
 
-func (t *talk) answer() (journal.End, error) {
+// answer ends the turn with what was said. What the endpoint cut short says so at its end: it must not pass for whole.
+func (t *talk) answer(cut bool) (journal.End, error) {
+	reason := ""
+	if cut {
+		reason = string(model.AnswerCut)
+		t.speech.say("\n\n" + model.Sentence(model.AnswerCut, t.asked.Language))
+	}
 	text, stream, deltas := t.speech.finish()
-	return t.end(chat.Answered, "", text, stream, deltas)
+	return t.end(chat.Answered, reason, text, stream, deltas)
 }
 
 // fail answers with the reason. What was streamed of an answer is taken back: a half answer never stands as a whole one.

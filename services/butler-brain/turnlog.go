@@ -1,15 +1,18 @@
 package brain
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/chat"
+	"github.com/butlerhub/butler/pkg/fault"
 	"github.com/butlerhub/butler/pkg/journal"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -23,23 +26,26 @@ type turnLog struct {
 	bus    *bus.Bus
 	worker string
 
-	mu       sync.Mutex
-	watchers map[string]func(journal.Record) // by unit: told of each record that this process appends
+	mu      sync.Mutex
+	watched map[string][]journal.Record // by unit: the records that this process appended
 }
 
 func newTurnLog(b *bus.Bus, worker string) *turnLog {
-	return &turnLog{bus: b, worker: worker, watchers: map[string]func(journal.Record){}}
+	return &turnLog{bus: b, worker: worker, watched: map[string][]journal.Record{}}
 }
 
-// watch tells f of the records that are appended to unit from now on, until stop is called.
-func (l *turnLog) watch(unit string, f func(journal.Record)) (stop func()) {
+// watch collects the records that this process appends to unit from now on; written ends that and gives them, in order.
+func (l *turnLog) watch(unit string) (written func() []journal.Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.watchers[unit] = f
-	return func() {
+	l.watched[unit] = nil
+	return func() []journal.Record {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		delete(l.watchers, unit)
+		records := l.watched[unit]
+		delete(l.watched, unit)
+		slices.SortFunc(records, func(a, b journal.Record) int { return cmp.Compare(a.Seq, b.Seq) })
+		return records
 	}
 }
 
@@ -113,12 +119,11 @@ func (l *turnLog) Append(ctx context.Context, unit string, expect uint64, r jour
 	if err != nil {
 		return 0, err
 	}
+	r.Seq = seq
 	l.mu.Lock()
-	watcher := l.watchers[unit]
-	l.mu.Unlock()
-	if watcher != nil {
-		r.Seq = seq
-		watcher(r)
+	defer l.mu.Unlock()
+	if records, ok := l.watched[unit]; ok {
+		l.watched[unit] = append(records, r)
 	}
 	return seq, nil
 }
@@ -166,6 +171,9 @@ func (s *Service) relay(ctx context.Context, events []bus.Stored) error {
 			return fmt.Errorf("a work item that cannot be read: %w", err)
 		}
 		receipt, err := s.exec.Signal(ctx, turn.String(), journal.Message{Key: key, Value: msg.Value, Timeout: msg.Timer, Due: msg.Due})
+		if fault.CodeOf(err) == fault.NotFound {
+			continue // the conversation was deleted
+		}
 		if err != nil {
 			return err
 		}

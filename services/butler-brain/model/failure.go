@@ -45,6 +45,8 @@ const (
 	ToolLoop Reason = "tool_loop"
 	// Budget: the turn used up what one turn may use.
 	Budget Reason = "budget"
+	// AnswerCut: the endpoint ended the answer early, by its length limit or its content filter.
+	AnswerCut Reason = "answer_cut"
 	// Stopped: the person stopped it.
 	Stopped Reason = "stopped"
 	// Poison: the turn was given up after several workers failed on it.

@@ -65,6 +65,10 @@ var sentences = map[Reason]words{
 		"This request used up what one message may use and was stopped. Please ask for a smaller step.",
 		"这次请求用完了单条消息的额度，已停止。请把问题拆小一些再问。",
 	},
+	AnswerCut: {
+		"(The model's endpoint ended this answer before it was complete. Ask for the rest, or for a shorter answer.)",
+		"（模型服务在回答完成前将其截断。可以请它继续，或要求更短的回答。）",
+	},
 	Stopped: {
 		"Stopped at your request.",
 		"已按你的要求停止。",
