@@ -49,7 +49,7 @@ func TestPage(t *testing.T) {
 		// What depends on the server; web/e2e itself runs all of them against its own.
 		for _, name := range []string{
 			"a wrong password is refused", "the answer streams and stays", "stop ends the answer", "goes on after a break",
-			"loaded again in mid-answer", "a second tab follows", "rename, pin, archive", "a token is shown once",
+			"loaded again in mid-answer", "a second tab follows",
 		} {
 			args = append(args, "--test-name-pattern="+name)
 		}

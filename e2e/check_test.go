@@ -57,6 +57,9 @@ func (s *site) check(devices []*device, c conditions) {
 	s.t.Helper()
 	var n tally
 	for _, d := range devices {
+		if !c.natsAway {
+			d.ends()
+		}
 		s.checkFrames(d, c, &n)
 		s.checkHistory(d, c)
 	}
@@ -64,6 +67,23 @@ func (s *site) check(devices []*device, c conditions) {
 		return
 	}
 	s.t.Log(n)
+}
+
+// ends waits until the streams of all answers have ended, which is right after them.
+func (d *device) ends() {
+	d.t.Helper()
+	d.until(10*time.Second, "the end of each answered stream", func() bool {
+		ended := map[string]bool{}
+		for _, f := range d.frames {
+			ended[f.StreamID] = ended[f.StreamID] || f.Type == "CHAT_STREAM_END"
+		}
+		for _, m := range d.sent {
+			if m.final != nil && m.final.StreamID != "" && !ended[m.final.StreamID] {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // checkFrames holds what a device saw against what it said.

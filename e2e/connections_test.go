@@ -77,15 +77,15 @@ func TestDeafConnection(t *testing.T) {
 	}
 	up.check([]*device{d, other}, conditions{})
 	// Who was cut off comes back with the last number that it saw, and misses nothing or is told to read the history (MS-13).
-	back := &device{t: t, who: people[0], seq: d.frames[0].Seq}
+	back := &device{t: t, who: people[0], seq: d.seen()[0].Seq}
 	up.site.begin(back)
 	back.until(30*time.Second, "what was missed, or a GAP", func() bool {
 		return slices.ContainsFunc(back.frames, func(f *frame) bool {
 			return f.Type == "GAP" || f.ReplyToLocalID == fmt.Sprintf("large-%d", n-1) && f.Type == "CHAT"
 		})
 	})
-	if d.conns != 1 || other.conns != 1 {
-		t.Errorf("connections that read were cut off too: %d, %d", d.conns, other.conns)
+	if a, b := d.connections(), other.connections(); a != 1 || b != 1 {
+		t.Errorf("connections that read were cut off too: %d, %d", a, b)
 	}
 }
 
@@ -111,12 +111,9 @@ func TestTwoTabs(t *testing.T) {
 		stays.until(20*time.Second, "the answer in the tab that stays", func() bool {
 			return count(stays.frames, func(f *frame) bool { return f.ReplyToLocalID == id && f.Type == "CHAT" }) == 1
 		})
-		final := stays.frames[len(stays.frames)-1]
-		for _, f := range stays.frames {
-			if f.Type == "CHAT" && f.ReplyToLocalID == id {
-				final = f
-			}
-		}
+		stays.mu.Lock()
+		final := stays.finalOf(id)
+		stays.mu.Unlock()
 		if got := stays.pieces(final.StreamID); got != final.Payload {
 			t.Errorf("the tab that stays has %q, not %q", got, final.Payload)
 		}
@@ -200,7 +197,7 @@ func TestResumeOnOtherGateway(t *testing.T) {
 		}
 	}
 	c.check([]*device{d}, conditions{cut: true})
-	if n := count(d.frames, func(f *frame) bool { return f.Type == "GAP" }); n > 0 {
+	if n := count(d.seen(), func(f *frame) bool { return f.Type == "GAP" }); n > 0 {
 		t.Errorf("%d GAPs although nothing was missed for long", n)
 	}
 }

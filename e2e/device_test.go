@@ -381,6 +381,27 @@ func (d *device) open() int {
 	return n
 }
 
+// seen gives all frames so far.
+func (d *device) seen() []*frame {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append([]*frame(nil), d.frames...)
+}
+
+// connections counts the connections so far.
+func (d *device) connections() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.conns
+}
+
+// took gives how long a message that has its answer took, from when it was sent first.
+func (d *device) took(m *message) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return m.final.at.Sub(m.first)
+}
+
 // pieces gives what was streamed of a stream so far.
 func (d *device) pieces(stream string) string {
 	d.mu.Lock()

@@ -86,12 +86,14 @@ func TestModelFailures(t *testing.T) {
 	d := devices[0]
 	d.raw(`{"type":"CHAT","local_id":"chinese","target_id":2,"language":"zh","payload":"a message for refused with 500"}`)
 	d.until(30*time.Second, "the answer", func() bool { return d.finalOf("chinese") != nil })
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if f := d.finalOf("chinese"); !strings.ContainsFunc(f.Payload, func(r rune) bool { return r >= 0x4e00 && r <= 0x9fff }) {
 		t.Errorf("a failure told in another language: %s", f)
 	}
 }
 
-// finalOf gives the final answer to a message, nil when there is none yet. The mutex is held, or nobody else is there.
+// finalOf gives the final answer to a message, nil when there is none yet. The mutex is held.
 func (d *device) finalOf(localID string) *frame {
 	for _, f := range d.frames {
 		if f.Type == "CHAT" && f.ReplyToLocalID == localID {
@@ -133,7 +135,7 @@ func TestRegistryAway(t *testing.T) {
 		for i, d := range devices {
 			m := d.say(0, when, fmt.Sprintf("%s, person %d", when, i))
 			d.until(20*time.Second, "the answer "+when, func() bool { return m.final != nil })
-			within(t, "an answer "+when, m.final.at.Sub(m.first), 3*time.Second)
+			within(t, "an answer "+when, d.took(m), 3*time.Second)
 		}
 	}
 	talk("before")
@@ -176,7 +178,7 @@ func TestAnswerWaitsForTheClient(t *testing.T) {
 	d.say(0, "back", "I am back")
 	d.answered(20 * time.Second)
 	up.check([]*device{d}, conditions{cut: true, deltasLost: true, again: true})
-	if n := count(d.frames, func(f *frame) bool { return f.Type == "CHAT" && f.ReplyToLocalID == "and away" }); n != 1 {
+	if n := count(d.seen(), func(f *frame) bool { return f.Type == "CHAT" && f.ReplyToLocalID == "and away" }); n != 1 {
 		t.Errorf("the answer was told %d times", n)
 	}
 }

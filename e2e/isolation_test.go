@@ -29,7 +29,7 @@ func TestIdentityTravelsWithTheMessage(t *testing.T) {
 	})
 	c.check(devices, conditions{})
 	for _, d := range devices {
-		for _, f := range d.frames {
+		for _, f := range d.seen() {
 			// The answers are echoes, so they say whose message was answered.
 			if f.Type == "CHAT" && !strings.Contains(f.Payload, d.who.name+" says ") {
 				t.Errorf("%s got what is another's: %s", d.who.name, f)
@@ -43,7 +43,7 @@ func TestIdentityTravelsWithTheMessage(t *testing.T) {
 	d.until(20*time.Second, "the answer", func() bool {
 		return slices.ContainsFunc(d.frames, func(f *frame) bool { return f.ReplyToLocalID == "forged" && f.Type == "CHAT" })
 	})
-	for _, f := range d.frames {
+	for _, f := range d.seen() {
 		if f.LocalID == "forged" && (f.SenderID != member.id || f.SenderName != member.name || f.SenderRole != "MEMBER" || f.ID == 7) {
 			t.Errorf("a forged sender was believed: %s", f)
 		}
@@ -122,14 +122,14 @@ func TestForeignIDs(t *testing.T) {
 		s.mu.Unlock()
 		s.raw(fmt.Sprintf(frame, thread))
 		s.until(10*time.Second, "a refusal", func() bool { return len(s.frames) > seen })
-		if f := s.frames[seen]; f.Type != "ERROR" || f.Code != "not_found" {
+		if f := s.seen()[seen]; f.Type != "ERROR" || f.Code != "not_found" {
 			t.Errorf("a foreign conversation over the socket: %s", f)
 		}
 	}
 	// The same local_id and the same name of a session are the stranger's own.
 	s.say(0, "secret", "what is this one?")
 	s.answered(20 * time.Second)
-	for _, f := range s.frames {
+	for _, f := range s.seen() {
 		if strings.Contains(f.Payload, "between") {
 			t.Errorf("a stranger was told: %s", f)
 		}

@@ -73,7 +73,7 @@ func load(t *testing.T, s *site, people, messages int) (devices []*device) {
 		tab.until(10*time.Second, "the other tab has all answers", func() bool {
 			return count(tab.frames, func(f *frame) bool { return f.Type == "CHAT" && f.ReplyToLocalID != "" }) == messages
 		})
-		if n := count(tab.frames, func(f *frame) bool { return f.Type == "CHAT_STREAM_END" }); n > messages {
+		if n := count(tab.seen(), func(f *frame) bool { return f.Type == "CHAT_STREAM_END" }); n > messages {
 			t.Errorf("tab %d saw %d ends of %d streams", k, n, messages)
 		}
 	}
@@ -81,7 +81,7 @@ func load(t *testing.T, s *site, people, messages int) (devices []*device) {
 	for _, d := range devices {
 		for _, m := range d.sent {
 			if m.final != nil {
-				times = append(times, m.final.at.Sub(m.first))
+				times = append(times, d.took(m))
 			}
 		}
 	}

@@ -92,10 +92,9 @@ func (p *process) run() time.Time {
 func (p *process) waitReady() time.Time {
 	p.t.Helper()
 	deadline := time.Now().Add(time.Duration(float64(startWithin) * slack()))
-	missing := ""
 	for {
-		var ready bool
-		if ready, missing = p.ready(); ready {
+		ready, missing := p.ready()
+		if ready {
 			return time.Now()
 		}
 		select {

@@ -104,7 +104,7 @@ func TestSameEvent(t *testing.T) {
 		_, err := op.js.PublishMsg(ctx, cloudEvent(turn.Subject(chat.Asked), id, chat.TypeAsked, data))
 		return err
 	}
-	answers := func() int {
+	answers := func() int { // the mutex is held
 		return count(d.frames, func(f *frame) bool { return f.Type == "CHAT" && f.ReplyToLocalID == "twice" })
 	}
 	for range 3 {
@@ -125,7 +125,10 @@ func TestSameEvent(t *testing.T) {
 	if n := len(model.asked("published twice")); n != 1 {
 		t.Errorf("the model was called %d times for one event", n)
 	}
-	if n := answers(); n != 1 {
+	d.mu.Lock()
+	n := answers()
+	d.mu.Unlock()
+	if n != 1 {
 		t.Errorf("%d answers to one event", n)
 	}
 	eventually(t, 10*time.Second, "the history has the later message", func() bool {
@@ -181,7 +184,7 @@ func TestSecondMessageWaits(t *testing.T) {
 	c.check([]*device{a, b}, conditions{})
 	for _, d := range []*device{a, b} {
 		want := 1
-		for _, f := range d.frames {
+		for _, f := range d.seen() {
 			if f.Type == "CHAT" && f.ReplyToLocalID != "" && f.ConversationID != elsewhere {
 				if f.ReplyToLocalID != fmt.Sprintf("m%d", want) {
 					t.Errorf("the answer to %s came when m%d was due", f.ReplyToLocalID, want)
