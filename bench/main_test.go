@@ -45,7 +45,7 @@ func TestShort(t *testing.T) {
 
 	want := map[string][]string{
 		"turn": {
-			"p50", "p90", "p99", "turns", "lost", "doubled", "missing", "raw p50", "raw p99", "raw pairs", "× raw", "of raw", "echo",
+			"p50", "p90", "p99", "max", "turns", "lost", "doubled", "missing", "raw p50", "raw p99", "raw pairs", "× raw", "of raw", "echo",
 			"first", "cpu butler", "cpu people", "cpu model", "waits",
 		},
 		"journal": {"appends", "p50", "p99", "units", "raw p50", "raw p99", "raw", "× raw"},

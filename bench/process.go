@@ -265,7 +265,7 @@ func (b *product) start(ctx context.Context, args ...string) error {
 		close(p.done)
 	}()
 	for {
-		// The gateway answers before /ready counts: until then a process may have nothing that could be missing.
+		// Ready is what people would call so: the gateway serves them, and nothing is missing.
 		missing := problem(ctx, b.http+"/api/ping")
 		if missing == nil {
 			missing = problem(ctx, b.ops+"/ready")

@@ -36,10 +36,3 @@ func (s series) median() float64 {
 	}
 	return v[len(v)/2]
 }
-
-func (s series) sum() (sum float64) {
-	for _, v := range s {
-		sum += v
-	}
-	return sum
-}

@@ -142,6 +142,7 @@ func (c *turnCase) report(out *report) {
 	p50 := out.add(g, c.name, "p50", h.final.ms(0.5), "ms")
 	out.add(g, c.name, "p90", h.final.ms(0.9), "ms")
 	out.add(g, c.name, "p99", h.final.ms(0.99), "ms")
+	out.add(g, c.name, "max", h.final.ms(1), "ms")
 	rate := out.addSeries(g, c.name, "turns", c.rate, "/s")
 	lost := out.add(g, c.name, "lost", float64(h.lost+h.failed), "")
 	doubled := out.add(g, c.name, "doubled", float64(h.doubled), "")
