@@ -126,7 +126,7 @@ type Turn struct {
 	Timeout time.Duration
 	// MaxConcurrent is how many turns one replica executes at the same time.
 	MaxConcurrent int
-	// SystemPromptFile replaces the built-in system prompt; empty for the built-in one.
+	// SystemPromptFile is added to the built-in system prompt; empty for none.
 	SystemPromptFile string
 }
 

@@ -178,7 +178,7 @@ func table(home, dataDir string) []entry {
 			"Messages that one replica of butler-brain answers at the same time; others wait their turn."),
 		bind("turn.system_prompt_file", "BUTLER_SYSTEM_PROMPT_FILE", "", file,
 			func(s *Settings) *string { return &s.Turn.SystemPromptFile },
-			"Text file that replaces the built-in system prompt.", reloadable, note("the built-in prompt")),
+			"Text file with instructions that are added to the built-in system prompt.", reloadable, note("nothing is added")),
 
 		bind("accounts.admin_user", "INITIAL_ADMIN_USER", "admin", plain(1, 64),
 			func(s *Settings) *string { return &s.Accounts.AdminUser },
@@ -190,10 +190,10 @@ func table(home, dataDir string) []entry {
 		bind("accounts.sign_in_lifetime", "JWT_TOKEN_EXPIRATION", "24h", duration(time.Minute, 8760*time.Hour),
 			func(s *Settings) *time.Duration { return &s.Accounts.SignInLifetime },
 			"How long a sign-in lasts."),
-		bind("accounts.password_memory_kib", "BUTLER_PASSWORD_MEMORY_KIB", "19456", number[uint32](8192, 4<<20),
+		bind("accounts.password_memory_kib", "BUTLER_PASSWORD_MEMORY_KIB", "19456", number[uint32](8192, 1<<20),
 			func(s *Settings) *uint32 { return &s.Accounts.PasswordMemoryKiB },
-			"Memory for checking one password (argon2id), in KiB. New passwords use it; stored ones keep their own."),
-		bind("accounts.password_time", "BUTLER_PASSWORD_TIME", "2", number[uint32](1, 100),
+			"Memory for checking one password (argon2id), in KiB. New passwords use it; weaker stored ones are made anew at the next sign-in."),
+		bind("accounts.password_time", "BUTLER_PASSWORD_TIME", "2", number[uint32](1, 64),
 			func(s *Settings) *uint32 { return &s.Accounts.PasswordTime },
 			"Passes over that memory (argon2id)."),
 

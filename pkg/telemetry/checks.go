@@ -19,7 +19,8 @@ const (
 // Report says whether a process can do its work.
 type Report struct {
 	Ready bool `json:"ready"`
-	// Missing has one "name: reason" for each failed check, ordered by name.
+	// Missing has one "name: reason" for each failed check, ordered by name; also for those without which the process is
+	// ready all the same.
 	Missing []string `json:"missing,omitempty"`
 }
 
@@ -38,7 +39,8 @@ type Checks struct {
 }
 
 type check struct {
-	f func(context.Context) error
+	f        func(context.Context) error
+	optional bool
 	// busy is held while f runs, so that a check that never returns is started once, not once a request.
 	busy chan struct{}
 }
@@ -55,6 +57,14 @@ func (c *Checks) Add(name string, f func(context.Context) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.checks[name] = &check{f: f, busy: make(chan struct{}, 1)}
+	c.changed()
+}
+
+// AddOptional is Add for what the process can do without for a while: that it fails is told, and nothing more.
+func (c *Checks) AddOptional(name string, f func(context.Context) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.checks[name] = &check{f: f, optional: true, busy: make(chan struct{}, 1)}
 	c.changed()
 }
 
@@ -133,7 +143,7 @@ func (c *Checks) evaluate() {
 	r := Report{Ready: true}
 	for i, err := range errs {
 		if err != nil {
-			r.Ready = false
+			r.Ready = r.Ready && checks[i].optional
 			r.Missing = append(r.Missing, names[i]+": "+oneLine(err))
 		}
 	}

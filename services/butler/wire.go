@@ -122,7 +122,7 @@ func newModel(s config.Settings, deps model.Config) (*model.Client, error) {
 	return client, nil
 }
 
-// systemPrompt reads the file that replaces the built-in prompt, if one is set.
+// systemPrompt reads the file that is added to the built-in prompt, if one is set.
 func systemPrompt(s config.Settings) (string, error) {
 	file := s.Turn.SystemPromptFile
 	if file == "" {
@@ -174,6 +174,7 @@ func (p *process) startGateway(l net.Listener, b *bus.Bus, st *store.Store, brai
 	for name, check := range svc.Checks() {
 		p.check("gateway-"+name, check)
 	}
+	p.tel.Checks.AddOptional("gateway-database", svc.Database)
 	p.start("gateway", svc.Run)
 	return nil
 }

@@ -28,6 +28,7 @@ const (
 type principal struct {
 	person store.Person
 	token  store.Token
+	asOf   int // access.changes when this was read
 }
 
 func (p *principal) id() int64    { return p.person.ID }
@@ -114,7 +115,7 @@ func (a *access) authenticate(ctx context.Context, secret string) (*principal, e
 		a.mu.Unlock()
 		return nil, err
 	}
-	who := &principal{person, token}
+	who := &principal{person, token, changes}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.cache) >= maxCached {
@@ -140,6 +141,11 @@ func (a *access) enter(who *principal, end func()) *guest {
 		a.live[who.id()] = map[*guest]struct{}{}
 	}
 	a.live[who.id()][g] = struct{}{}
+	if who.asOf != a.changes {
+		// Something changed since these rights were read; it may have been these.
+		a.due[who.id()] = struct{}{}
+		a.signal()
+	}
 	return g
 }
 
@@ -262,6 +268,7 @@ func (a *access) recheckAll() {
 // database does not answer they stay, and it says false.
 func (a *access) recheck(ctx context.Context, person int64) bool {
 	a.mu.Lock()
+	changes := a.changes
 	guests := make([]*guest, 0, len(a.live[person]))
 	for g := range a.live[person] {
 		guests = append(guests, g)
@@ -288,7 +295,7 @@ func (a *access) recheck(ctx context.Context, person int64) bool {
 	}
 	for _, g := range guests {
 		token, known := byID[g.principal().token.ID]
-		p := &principal{who, token}
+		p := &principal{who, token, changes}
 		if err != nil || !known || !p.valid(now) {
 			g.end()
 			continue

@@ -43,7 +43,25 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	if err != nil { // a defect: only plain values come here
 		status, body = http.StatusInternalServerError, []byte(`{"error":"internal error","code":"internal"}`)
 	}
+	mustRead(w)
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // the client is gone: nobody to tell
+}
+
+// readWithin is how long a client may take to read a whole answer that is no stream.
+const readWithin = time.Minute
+
+// mustRead ends the connection of a client that does not read what is written from now on. Everything that writes sets
+// such a deadline anew: it stays with the connection.
+func mustRead(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readWithin)) // not every writer in tests has one
+}
+
+// mustBeRead is mustRead for a handler of another's.
+func mustBeRead(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mustRead(w)
+		next.ServeHTTP(w, r)
+	})
 }

@@ -35,7 +35,7 @@ func (u *user) events(t *testing.T, base, lastID string) *eventStream {
 	require.Equal(t, 200, res.StatusCode)
 	require.Contains(t, res.Header.Get("Content-Type"), "text/event-stream")
 	e := &eventStream{t: t, cancel: cancel, res: res, sc: bufio.NewScanner(res.Body), id: lastID}
-	e.sc.Buffer(nil, maxRead)
+	e.sc.Buffer(nil, 8<<20)
 	t.Cleanup(e.close)
 	require.True(t, e.sc.Scan())
 	require.Equal(t, "retry: 1000", e.sc.Text())

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -87,10 +88,13 @@ func (s *Service) threadMessages(w http.ResponseWriter, r *http.Request, who *pr
 	if err != nil {
 		return err
 	}
-	return s.page(w, r, who, id, maxHistory)
+	return s.page(w, r, chat.Session{Person: who.id(), Thread: id}, maxHistory,
+		func(ctx context.Context, before uint64, limit int) ([]store.Message, error) {
+			return s.store.Messages(ctx, who.id(), id, before, limit)
+		})
 }
 
-// history serves GET /api/chat/history/{peer_id}: the default conversation with Butler.
+// history serves GET /api/chat/history/{peer_id}: all conversations with Butler, as one.
 func (s *Service) history(w http.ResponseWriter, r *http.Request, who *principal) error {
 	peer, err := pathID(r, "peer_id")
 	if err != nil {
@@ -99,16 +103,16 @@ func (s *Service) history(w http.ResponseWriter, r *http.Request, who *principal
 	if peer != store.ButlerID {
 		return fault.New(fault.NotFound, "you have no conversation with %d; Butler is %d", peer, store.ButlerID)
 	}
-	thread, err := s.store.DefaultThread(r.Context(), who.id())
-	if err != nil {
-		return err
-	}
-	return s.page(w, r, who, thread.ID, 100)
+	return s.page(w, r, chat.Session{Person: who.id()}, 100,
+		func(ctx context.Context, before uint64, limit int) ([]store.Message, error) {
+			return s.store.PersonMessages(ctx, who.id(), before, limit)
+		})
 }
 
 // page answers with the newest messages before ?before=, oldest first, at most ?limit=. X-Next-Before tells what to give
 // as before for the page that comes before, when there may be one.
-func (s *Service) page(w http.ResponseWriter, r *http.Request, who *principal, thread int64, limit int) error {
+func (s *Service) page(w http.ResponseWriter, r *http.Request, of chat.Session, limit int,
+	read func(ctx context.Context, before uint64, limit int) ([]store.Message, error)) error {
 	limit, err := queryInt(r.URL.Query().Get("limit"), limit, 1, 0, "limit")
 	if err != nil {
 		return err
@@ -121,9 +125,9 @@ func (s *Service) page(w http.ResponseWriter, r *http.Request, who *principal, t
 		}
 	}
 	if before == 0 {
-		s.awaitProjection(r.Context(), chat.Session{Person: who.id(), Thread: thread})
+		s.awaitProjection(r.Context(), of)
 	}
-	messages, err := s.store.Messages(r.Context(), who.id(), thread, before, limit)
+	messages, err := read(r.Context(), before, limit)
 	if err != nil {
 		return err
 	}
@@ -138,13 +142,20 @@ func (s *Service) page(w http.ResponseWriter, r *http.Request, who *principal, t
 	return nil
 }
 
-// awaitProjection waits a little for what was said last in a session to be in the read model.
+// awaitProjection waits a little for what was said last in a session, or in any of a person's when Thread is 0, to be in
+// the read model.
 func (s *Service) awaitProjection(ctx context.Context, session chat.Session) {
 	ctx, cancel := context.WithTimeout(ctx, freshWait)
 	defer cancel()
 	var newest uint64
-	for _, kind := range []chat.Kind{chat.Asked, chat.Answer} {
-		last, found, err := s.bus.Last(ctx, bus.ChatStream, "butler.chat."+session.String()+".*."+string(kind)+".*")
+	filters := []string{
+		fmt.Sprintf("butler.chat.%d.*.*.asked.*", session.Person), fmt.Sprintf("butler.chat.%d.*.*.answer.*", session.Person),
+	}
+	if session.Thread != 0 {
+		filters = []string{"butler.chat." + session.String() + ".*.asked.*", "butler.chat." + session.String() + ".*.answer.*"}
+	}
+	for _, filter := range filters {
+		last, found, err := s.bus.Last(ctx, bus.ChatStream, filter)
 		if err != nil {
 			return // the page shows what there is
 		}

@@ -22,7 +22,7 @@ type userJSON struct {
 	AgentKind   string     `json:"agent_kind,omitempty"`
 	Description string     `json:"description,omitempty"`
 	Status      string     `json:"status,omitempty"` // ONLINE or OFFLINE
-	Online      bool       `json:"online,omitempty"`
+	Online      *bool      `json:"online,omitempty"` // of agents and Butler
 	LastSeenAt  *time.Time `json:"last_seen_at,omitempty"`
 	LastReport  string     `json:"last_report,omitempty"`
 	Disabled    bool       `json:"disabled,omitempty"`
@@ -39,7 +39,7 @@ func userOf(p store.Person) userJSON {
 		ID: p.ID, Username: p.Name, Role: string(p.Role), ActorType: "HUMAN", Disabled: p.Disabled, CreatedAt: p.CreatedAt,
 	}
 	if p.Role == store.ButlerRole {
-		u.ActorType, u.Status, u.Online = "SYSTEM", online, true
+		u.ActorType, u.Status, u.Online = "SYSTEM", online, new(true)
 	}
 	return u
 }
@@ -47,10 +47,10 @@ func userOf(p store.Person) userJSON {
 func agentOf(a *butlerv1.Agent) userJSON {
 	u := userJSON{
 		ID: a.GetId(), Username: a.GetName(), Role: "AGENT", ActorType: "SYSTEM", AgentKind: a.GetKind(),
-		Description: a.GetDescription(), Status: offline, LastReport: "no_heartbeat", CreatedAt: a.GetCreatedAt().AsTime(),
+		Description: a.GetDescription(), Status: offline, Online: new(a.GetOnline()), LastReport: "no_heartbeat", CreatedAt: a.GetCreatedAt().AsTime(),
 	}
 	if a.GetOnline() {
-		u.Status, u.Online, u.LastReport = online, true, "heartbeat"
+		u.Status, u.LastReport = online, "heartbeat"
 	}
 	if a.GetLastSeen() != nil {
 		u.LastSeenAt = optional(a.GetLastSeen().AsTime())
@@ -165,7 +165,7 @@ func (l *agentList) get(ctx context.Context) (agents []userJSON, current bool, e
 		}
 		out := make([]userJSON, len(l.known))
 		for i, u := range l.known {
-			u.Status, u.Online, u.LastReport = offline, false, "registry_unavailable"
+			u.Status, u.Online, u.LastReport = offline, new(false), "registry_unavailable"
 			out[i] = u
 		}
 		return out, false, nil

@@ -267,7 +267,7 @@ func (u *user) dial(base, query string) (*client, error) {
 		}
 		return nil, err
 	}
-	ws.SetReadLimit(maxRead)
+	ws.SetReadLimit(8 << 20)
 	c := &client{tb: u.rig.tb, ws: ws, frames: make(chan seen, 4096), closed: make(chan struct{})}
 	go func() {
 		defer close(c.closed)

@@ -75,12 +75,13 @@ func (s *Service) routes(page, ops http.Handler) http.Handler {
 	mux.Handle("/api/", nothing(s.writeError))
 	mux.Handle("/v1/", nothing(s.writeOpenAIError))
 	if ops != nil {
+		ops = mustBeRead(ops)
 		mux.Handle("GET /health", ops)
 		mux.Handle("GET /ready", ops)
 		mux.Handle("GET /metrics", ops)
 	}
 	if page != nil {
-		mux.Handle("/", page)
+		mux.Handle("/", mustBeRead(page))
 	}
 	return s.outer(mux)
 }

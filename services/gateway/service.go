@@ -180,11 +180,14 @@ func (s *Service) Handler() http.Handler { return s.handler }
 // Checks says what readiness depends on, by name; each gives nil or what is missing.
 func (s *Service) Checks() map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
-		"log":      s.bus.Check,
-		"database": s.store.Ping,
-		"hub":      func(context.Context) error { return s.hub.ready() },
+		"log": s.bus.Check,
+		"hub": func(context.Context) error { return s.hub.ready() },
 	}
 }
+
+// Database gives nil when the database answers. While it does not, chat goes on: a gateway must then not be taken out of
+// service.
+func (s *Service) Database(ctx context.Context) error { return s.store.Ping(ctx) }
 
 // Run serves until ctx ends; then it stops accepting, closes the connections so that clients go elsewhere, waits for
 // requests to end, at most for Settings.DrainTimeout, and returns nil. It can be called once.

@@ -18,9 +18,8 @@ import (
 )
 
 const (
-	// maxFrame bounds a frame of a client. A bigger one gets an ERROR frame; what is beyond maxRead ends the connection.
+	// maxFrame bounds a frame of a client. A bigger one gets an ERROR frame.
 	maxFrame = 512 << 10
-	maxRead  = 8 << 20
 	// pingEvery is how often an open connection is asked whether it is still there; pongWithin is how long it may take.
 	pingEvery  = 30 * time.Second
 	pongWithin = 10 * time.Second
@@ -68,7 +67,7 @@ func (s *Service) serveWS(w http.ResponseWriter, r *http.Request) error {
 		s.log.DebugContext(r.Context(), "no WebSocket", "error", err)
 		return nil // Accept has answered
 	}
-	ws.SetReadLimit(maxRead)
+	ws.SetReadLimit(-1) // read bounds what is kept; the rest of a frame is passed over, however long it is
 	c := &socket{service: s, ws: ws, wire: hj.wire, language: s.language(r, "")}
 	c.box = &outbox{
 		person: who.id(),
@@ -235,6 +234,10 @@ func (c *socket) handle(data []byte) {
 	defer cancel()
 	who := c.guest.principal()
 	if in.Type == "STOP" {
+		if wait := c.service.senders.take(who.id()); wait > 0 {
+			c.problem(rateLimited(wait, "you are sending too fast; wait a moment"), in.LocalID)
+			return
+		}
 		if _, err := c.service.stopIn(ctx, who, int64(in.ConversationID), in.LocalID); err != nil {
 			c.problem(err, in.LocalID)
 		}

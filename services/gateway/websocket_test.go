@@ -124,9 +124,11 @@ func TestBadFramesKeepTheConnection(t *testing.T) {
 	c.send([]byte(`{"type":"CHAT","local_id":"json","payload":{"a":[1, 2]}}`))
 	require.Equal(t, `{"a":[1, 2]}`, c.turn("json")[0].Payload)
 
-	// Beyond all reason it ends.
-	_ = c.ws.Write(t.Context(), websocket.MessageText, make([]byte, maxRead+1))
-	require.Equal(t, 1009, c.closeCode())
+	// Even one beyond all reason leaves the connection as it is.
+	require.NoError(t, c.ws.Write(t.Context(), websocket.MessageText, make([]byte, 20<<20)))
+	require.Equal(t, "too_large", c.next().Code)
+	c.say("after", "still here?")
+	require.Equal(t, "still here?", c.turn("after")[0].Payload)
 }
 
 func TestClosingOneTabLeavesTheOther(t *testing.T) {

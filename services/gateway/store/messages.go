@@ -56,6 +56,12 @@ func (s *Store) Messages(ctx context.Context, owner, thread int64, before uint64
 		}, thread, bound(before), pageSize(limit))
 }
 
+// PersonMessages gives a page of all of a person's threads together, as Messages does of one.
+func (s *Store) PersonMessages(ctx context.Context, owner int64, before uint64, limit int) ([]Message, error) {
+	return s.page(ctx, "SELECT "+messageColumns+" FROM messages WHERE person_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3",
+		func(*storage.Tx) error { return nil }, owner, bound(before), pageSize(limit))
+}
+
 // SearchMessages gives the newest messages of all of a person's threads that contain query, without regard to case,
 // before the sequence before (0: the newest of all), at most limit (1 to MaxPage, else MaxPage), oldest first. It
 // reads the person's messages from the newest until it found enough.
