@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 )
 
 // Partitioned says how a replica of butler-brain takes its share of the sessions.
@@ -133,18 +134,9 @@ func (b *Bus) Work(ctx context.Context, o Partitioned) error {
 	defer retry.Stop()
 	for {
 		alive := view.alive(o.Replica)
+		w.startAll(ctx, alive, active, broken)
 		for p := range Partitions {
-			mine := owner(alive, p) == o.Replica
-			cc := active[p]
-			switch {
-			case mine && cc == nil:
-				cc, err := w.start(ctx, p, broken)
-				if err != nil {
-					b.log.Debug("partition not taken yet", "partition", p, "error", err)
-					continue
-				}
-				active[p] = cc
-			case !mine && cc != nil:
+			if cc := active[p]; cc != nil && owner(alive, p) != o.Replica {
 				cc.Stop()
 				<-cc.Closed()
 				delete(active, p)
@@ -199,6 +191,34 @@ func owner(alive []string, partition int) string {
 		}
 	}
 	return best
+}
+
+// startAll asks for those partitions of this replica that it does not ask for yet, several at a time: the deliveries of the
+// first must not hold up the last.
+func (w *partitions) startAll(ctx context.Context, alive []string, active map[int]jetstream.ConsumeContext, broken chan<- int) {
+	var started [Partitions]jetstream.ConsumeContext
+	var group errgroup.Group
+	group.SetLimit(Partitions / 2)
+	for p := range Partitions {
+		if active[p] != nil || owner(alive, p) != w.o.Replica {
+			continue
+		}
+		group.Go(func() error {
+			cc, err := w.start(ctx, p, broken)
+			if err != nil {
+				w.bus.log.Debug("partition not taken yet", "partition", p, "error", err)
+				return nil // it is tried again
+			}
+			started[p] = cc
+			return nil
+		})
+	}
+	_ = group.Wait() // none of them fails
+	for p, cc := range started {
+		if cc != nil {
+			active[p] = cc
+		}
+	}
 }
 
 func (w *partitions) start(ctx context.Context, p int, broken chan<- int) (jetstream.ConsumeContext, error) {
