@@ -429,6 +429,7 @@ func TestStopAtAnyMoment(t *testing.T) {
 	r.model.Next(modeltest.Text("one two three "), modeltest.At(gate), modeltest.Text("four"))
 	turn := r.ask("count")
 	<-gate.Reached()
+	r.firstStream(turn)
 	began := time.Now()
 	r.stop(turn)
 	out := r.outcome(turn)

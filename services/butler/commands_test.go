@@ -123,7 +123,7 @@ func TestNATSConfig(t *testing.T) {
 	dir := filepath.Join(h.dir, "nats")
 	var out struct{ Written []string }
 	h.json(&out, "", "nats-config", "--dir", dir)
-	assert.Len(t, out.Written, 4)
+	assert.Len(t, out.Written, 5)
 	seeds := map[string]string{}
 	for _, file := range out.Written {
 		info, err := os.Stat(file)

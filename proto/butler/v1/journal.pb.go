@@ -40,7 +40,7 @@ type JournalEntry struct {
 	Value *structpb.Value `protobuf:"bytes,5,opt,name=value,proto3" json:"value,omitempty"`
 	// outcome: why the step failed, when it did.
 	Error *JournalError `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
-	// outcome: what the step used of the unit's budgets.
+	// outcome, await: what was used of the unit's budgets.
 	Spent *JournalSpent `protobuf:"bytes,7,opt,name=spent,proto3" json:"spent,omitempty"`
 	// await, signal by timer: until when is waited.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=deadline,proto3" json:"deadline,omitempty"`
