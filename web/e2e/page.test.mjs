@@ -550,6 +550,7 @@ describe('tokens and people', () => {
     const token = await page.locator('#new-token').innerText();
     assert.ok(token.length >= 16);
     await page.keyboard.press('Escape');
+    await page.locator('#new-token').waitFor({ state: 'detached' });
     assert.ok(!(await page.content()).includes(token));
     await page.locator('#account').click();
     await page.locator('#open-tokens').click();
