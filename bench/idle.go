@@ -165,6 +165,9 @@ func fullLog(ctx context.Context, r *rig, out *report) error {
 	return nil
 }
 
+// fillWithin bounds what is waited for while a log is filled.
+const fillWithin = time.Minute
+
 // fill makes a log of n messages, half of them questions and half their answers, that everybody has read.
 func fill(ctx context.Context, dir string, n int) error {
 	server, err := bus.StartServer(bus.ServerOptions{Dir: dir, Addr: "127.0.0.1:0", Sync: 2 * time.Minute, Operator: "operator-of-the-bench"})
@@ -185,7 +188,15 @@ func fill(ctx context.Context, dir string, n int) error {
 		return err
 	}
 	defer nc.Close()
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(4000))
+	failed := make(chan error, 1)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(fillWithin),
+		jetstream.WithPublishAsyncMaxPending(4000), jetstream.WithPublishAsyncTimeout(fillWithin),
+		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, _ *nats.Msg, err error) {
+			select {
+			case failed <- err:
+			default: // one is enough
+			}
+		}))
 	if err != nil {
 		return err
 	}
@@ -197,8 +208,15 @@ func fill(ctx context.Context, dir string, n int) error {
 	}
 	select {
 	case <-js.PublishAsyncComplete():
+	case err := <-failed:
+		return err
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+	select {
+	case err := <-failed:
+		return err
+	default:
 	}
 	return acknowledge(ctx, js)
 }
@@ -230,7 +248,7 @@ func publishTurn(js jetstream.JetStream, source string, turn chat.Turn) error {
 	}{{chat.Asked, asked}, {chat.Answer, answer}} {
 		ev := bus.NewEvent(m.kind.Type(), source, turn.Subject(m.kind), m.data)
 		msg := &nats.Msg{Subject: ev.Subject, Header: headerOf(ev), Data: ev.Data}
-		if _, err := js.PublishMsgAsync(msg, jetstream.WithMsgID(ev.ID)); err != nil {
+		if _, err := js.PublishMsgAsync(msg, jetstream.WithMsgID(ev.ID), jetstream.WithStallWait(time.Minute)); err != nil {
 			return err
 		}
 	}
@@ -247,37 +265,40 @@ func acknowledge(ctx context.Context, js jetstream.JetStream) error {
 			if err != nil {
 				return err
 			}
-			left := cons.CachedInfo().NumPending
-			if left == 0 {
-				return nil
-			}
 			opts := []jetstream.PullConsumeOpt{jetstream.PullMaxMessages(500)}
 			if len(c.PriorityGroups) > 0 {
 				opts = append(opts, jetstream.PullPriorityGroup(c.PriorityGroups[0]))
 			}
-			done := make(chan error, 1)
-			consuming, err := cons.Consume(func(m jetstream.Msg) {
-				left--
-				if left > 0 {
-					_ = m.Ack() // the last one makes sure
-					return
-				}
-				done <- m.DoubleAck(ctx)
-			}, opts...)
+			consuming, err := cons.Consume(func(m jetstream.Msg) { _ = m.Ack() }, opts...) // else it comes again
 			if err != nil {
 				return err
 			}
 			defer consuming.Stop()
-			select {
-			case err := <-done:
-				if err != nil && ctx.Err() == nil {
-					return err
-				}
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+			return drained(ctx, cons)
 		})
 	}
 	return g.Wait()
+}
+
+// drained waits until a consumer has nothing to deliver and nothing that is not acknowledged.
+func drained(ctx context.Context, cons jetstream.Consumer) error {
+	left, since := uint64(1<<63), time.Now()
+	for {
+		info, err := cons.Info(ctx)
+		if err != nil {
+			return err
+		}
+		now := info.NumPending + uint64(info.NumAckPending)
+		switch {
+		case now == 0:
+			return nil
+		case now < left:
+			left, since = now, time.Now()
+		case time.Since(since) > fillWithin:
+			return fmt.Errorf("%s stands still with %d messages left", info.Name, now)
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
 }

@@ -33,34 +33,35 @@ type rig struct {
 	dirs     int
 }
 
-func newRig(ctx context.Context, o options, progress io.Writer) (r *rig, err error) {
-	r = &rig{o: o, progress: progress}
-	defer func() {
-		if err != nil {
-			r.close()
-		}
-	}()
-	if r.dir, err = os.MkdirTemp("", "butler-bench-"); err != nil {
+func newRig(ctx context.Context, o options, progress io.Writer) (*rig, error) {
+	r := &rig{o: o, progress: progress}
+	if err := r.prepare(ctx); err != nil {
+		r.close()
 		return nil, err
+	}
+	return r, nil
+}
+
+func (r *rig) prepare(ctx context.Context) (err error) {
+	if r.dir, err = os.MkdirTemp("", "butler-bench-"); err != nil {
+		return err
 	}
 	r.onClose(func() { _ = os.RemoveAll(r.dir) })
 	if r.root, err = productRoot(); err != nil {
-		return nil, err
+		return err
 	}
 	r.say("building")
-	if r.butler = o.butler; r.butler == "" {
+	if r.butler = r.o.butler; r.butler == "" {
 		if r.butler, err = r.build(ctx, "butler", "./services/butler"); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	program, err := r.build(ctx, "modelserver", "./internal/modeltest/cmd/modelserver")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if r.modelURL, err = r.startModel(program); err != nil {
-		return nil, err
-	}
-	return r, nil
+	r.modelURL, err = r.startModel(program)
+	return err
 }
 
 func (r *rig) onClose(f func()) { r.closers = append(r.closers, f) }
