@@ -185,7 +185,7 @@ func table(home, dataDir string) []entry {
 			"Name of the first admin, made when there are no people yet."),
 		bind("accounts.admin_password", "INITIAL_ADMIN_PASS", "", secret(8),
 			func(s *Settings) *Secret { return &s.Accounts.AdminPassword },
-			"Password of the first admin, 8 characters or more.",
+			"Password of the first admin, 8 to 1024 bytes.",
 			hidden, note("generated, printed once and kept in the data folder")),
 		bind("accounts.sign_in_lifetime", "JWT_TOKEN_EXPIRATION", "24h", duration(time.Minute, 8760*time.Hour),
 			func(s *Settings) *time.Duration { return &s.Accounts.SignInLifetime },

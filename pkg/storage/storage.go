@@ -80,6 +80,16 @@ func (db *DB) Ping(ctx context.Context) error {
 	})
 }
 
+// Settle moves what was written, and what was deleted, out of SQLite's log beside the database, so that deleted bytes are
+// gone from both; readers that are at work can put that off. PostgreSQL does this by itself.
+func (db *DB) Settle(ctx context.Context) error {
+	if db.dialect != SQLite {
+		return nil
+	}
+	_, err := db.writer.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)")
+	return err
+}
+
 // Close closes all connections. Calls that run are waited for.
 func (db *DB) Close() error {
 	if db.reader == db.writer {

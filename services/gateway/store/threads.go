@@ -148,7 +148,9 @@ func (s *Store) insertThread(tx *storage.Tx, owner, peer int64, kind ChannelKind
 		return Thread{}, err
 	}
 	var peers, threads int
-	if err := tx.QueryRow("SELECT COUNT(*) FROM principals WHERE id = $1 AND id <> $2", peer, owner).Scan(&peers); err != nil {
+	// Other people are none to talk to here, and their ids are not to be found out this way.
+	if err := tx.QueryRow("SELECT COUNT(*) FROM principals WHERE id = $1 AND (id = $2 OR kind = $3)",
+		peer, ButlerID, string(storage.AgentKind)).Scan(&peers); err != nil {
 		return Thread{}, err
 	}
 	if peers == 0 {
@@ -305,8 +307,11 @@ func (s *Store) DeleteThread(ctx context.Context, owner, id int64) error {
 			_, err = tx.Exec("DELETE FROM threads WHERE id = $1 AND owner_id = $2", id, owner)
 			return err
 		})
-		if err != nil || n < deleteBatch {
+		if err != nil {
 			return err
+		}
+		if n < deleteBatch {
+			return s.db.Settle(ctx)
 		}
 	}
 }
