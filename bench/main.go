@@ -122,7 +122,10 @@ func main() {
 		exit(err)
 	}
 	if o.cpuProfile != "" {
-		exit(profileTurns(ctx, o, os.Stdout, os.Stderr))
+		var text strings.Builder // a closed pipe must not end this before the other processes have ended
+		err := profileTurns(ctx, o, &text, os.Stderr)
+		fmt.Print(text.String())
+		exit(err)
 	}
 	report, err := measure(ctx, o, os.Stderr)
 	if err != nil {
