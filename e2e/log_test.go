@@ -33,6 +33,13 @@ func TestLargeLog(t *testing.T) {
 	before := up.connect(who)
 	before.say(thread, "before", "before all that")
 	before.answered(20 * time.Second)
+	// Handled to the end, since the consumers are moved on below.
+	handledAll := func() bool {
+		op := up.operator()
+		defer op.nc.Close()
+		return op.pending(t, bus.ChatStream) == 0
+	}
+	eventually(t, 20*time.Second, "the first message is handled", handledAll)
 	before.halt(true)
 	up.stop()
 
@@ -51,11 +58,7 @@ func TestLargeLog(t *testing.T) {
 	m := d.say(thread, "meanwhile", "while the backlog is being handled")
 	d.until(30*time.Second, "an answer meanwhile", func() bool { return m.final != nil })
 	within(t, "an answer beside the backlog", d.took(m), 5*time.Second)
-	eventually(t, 60*time.Second, "the backlog is in the history", func() bool {
-		op := up.operator()
-		defer op.nc.Close()
-		return op.pending(t, bus.ChatStream) == 0
-	})
+	eventually(t, 60*time.Second, "the backlog is in the history", handledAll)
 	n := 0
 	eventually(t, 20*time.Second, fmt.Sprintf("%d messages in the history", own+4), func() bool {
 		n = len(up.readHistory(d, thread))
