@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"sync"
@@ -233,6 +234,9 @@ func (w *partitions) start(ctx context.Context, p int, broken chan<- int) (jetst
 		jetstream.PullExpiry(partitionExpiry), jetstream.PullHeartbeat(partitionExpiry/4),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 			w.bus.log.Debug("partition", "partition", p, "error", err)
+			if errors.Is(err, jetstream.ErrNoHeartbeat) {
+				return // the client asks again by itself; asking anew would wait until the pin expires
+			}
 			select {
 			case broken <- p:
 			default:

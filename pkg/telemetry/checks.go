@@ -12,7 +12,7 @@ import (
 const (
 	// checkTimeout is how long one check may take before it counts as failed.
 	checkTimeout = 2 * time.Second
-	// checkFresh is how long a report is given again without asking anew.
+	// checkFresh is how long a report is given again without asking anew; one that says no, a tenth of that.
 	checkFresh = time.Second
 )
 
@@ -151,6 +151,9 @@ func (c *Checks) evaluate() {
 	defer c.mu.Unlock()
 	if version == c.version {
 		c.last, c.lastAt = r, c.now()
+		if !r.Ready {
+			c.lastAt = c.lastAt.Add(checkFresh/10 - checkFresh)
+		}
 	}
 	close(c.running)
 	c.running = nil
