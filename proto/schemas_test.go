@@ -79,7 +79,14 @@ func define(definitions map[string]any, md protoreflect.MessageDescriptor) {
 	}
 	for i := range md.Fields().Len() {
 		fd := md.Fields().Get(i)
-		schema := value(definitions, fd)
+		of := fd
+		if fd.IsMap() {
+			of = fd.MapValue()
+		}
+		schema := value(definitions, of)
+		if fd.IsMap() {
+			schema = map[string]any{"type": "object", "additionalProperties": schema}
+		}
 		if fd.IsList() {
 			schema = map[string]any{"type": "array", "items": schema}
 		}
@@ -102,6 +109,8 @@ func value(definitions map[string]any, fd protoreflect.FieldDescriptor) map[stri
 	case protoreflect.Int64Kind, protoreflect.Uint64Kind:
 		// Written as a string, since JavaScript's numbers end at 2^53; read as either.
 		return map[string]any{"type": []any{"string", "integer"}, "pattern": "^-?[0-9]+$"}
+	case protoreflect.BytesKind:
+		return map[string]any{"type": "string", "contentEncoding": "base64"}
 	case protoreflect.DoubleKind, protoreflect.FloatKind:
 		return map[string]any{"type": "number"}
 	case protoreflect.MessageKind:

@@ -48,7 +48,24 @@ func (b *Bus) Load(ctx context.Context, stream, filter string, after uint64, lim
 // loadOnce asks for one batch by JetStream's direct get and says whether more events match. The server ends a batch with a
 // message of its own; without that the answer broke off. (The ready-made client for batches takes silence for the end.)
 func (b *Bus) loadOnce(ctx context.Context, stream, filter string, after uint64, n int) (events []Stored, more bool, err error) {
-	req, err := json.Marshal(map[string]any{"seq": after + 1, "next_by_subj": filter, "batch": n, "max_bytes": loadBytes})
+	return b.directGet(ctx, stream, map[string]any{
+		"seq": after + 1, "next_by_subj": filter, "batch": n, "max_bytes": loadBytes,
+	}, n)
+}
+
+// FirstSince gives the first event that was stored at the time given or later, and says whether there is one.
+func (b *Bus) FirstSince(ctx context.Context, stream string, at time.Time) (Stored, bool, error) {
+	got, _, err := b.directGet(ctx, stream, map[string]any{
+		"start_time": at.UTC().Format(time.RFC3339Nano), "next_by_subj": ">", "batch": 1,
+	}, 1)
+	if err != nil || len(got) == 0 {
+		return Stored{}, false, err
+	}
+	return got[0], true, nil
+}
+
+func (b *Bus) directGet(ctx context.Context, stream string, request map[string]any, n int) (events []Stored, more bool, err error) {
+	req, err := json.Marshal(request)
 	if err != nil {
 		return nil, false, err
 	}

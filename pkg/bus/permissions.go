@@ -26,6 +26,7 @@ func ServiceUsers() []ServiceUser {
 				"butler.access.changed",
 				read(ChatStream), follow(ChatStream), durable(ChatStream, ProjectorConsumer),
 				read(DeltaStream), follow(DeltaStream),
+				read(ApprovalStream), follow(ApprovalStream),
 				// Deleting a conversation.
 				"$JS.API.STREAM.MSG.DELETE."+ChatStream, "$JS.API.STREAM.PURGE."+ChatStream,
 				"$JS.API.STREAM.MSG.DELETE."+DeltaStream, "$JS.API.STREAM.PURGE."+DeltaStream,
@@ -41,6 +42,8 @@ func ServiceUsers() []ServiceUser {
 				declare(ChatStream), read(ChatStream), partitionRights(),
 				declare(DeltaStream), read(DeltaStream), "$JS.API.STREAM.PURGE."+DeltaStream,
 				declare(WorkStream), read(WorkStream), "$JS.API.STREAM.PURGE."+WorkStream, durable(WorkStream, SignalConsumer),
+				// Whoever declares the stream declares its consumers.
+				"$JS.API.CONSUMER.CREATE."+WorkStream+"."+ApprovalTimerConsumer+".>", "$JS.API.CONSUMER.INFO."+WorkStream+"."+ApprovalTimerConsumer,
 				declare(ParkedStream), read(ParkedStream),
 				declare("KV_"+PresenceBucket), read("KV_"+PresenceBucket), follow("KV_"+PresenceBucket),
 			),
@@ -53,6 +56,30 @@ func ServiceUsers() []ServiceUser {
 				declare("KV_"+PresenceBucket), read("KV_"+PresenceBucket),
 			),
 			Subscribe: []string{"_INBOX_registry.>"},
+		},
+		{
+			Service: "approval",
+			Publish: join(
+				"butler.approval.*", "butler.audit", "butler.work.turn.>", "butler.timer.approval.*", "butler.parked.>",
+				read(ChatStream), // who wrote a message, and what it says
+				declare(ApprovalStream), read(ApprovalStream), follow(ApprovalStream), durable(ApprovalStream, ApprovalConsumer),
+				declare(AuditStream), read(AuditStream),
+				declare(WorkStream), read(WorkStream), "$JS.API.STREAM.PURGE."+WorkStream, durable(WorkStream, ApprovalTimerConsumer),
+				"$JS.API.CONSUMER.CREATE."+WorkStream+"."+SignalConsumer+".>", "$JS.API.CONSUMER.INFO."+WorkStream+"."+SignalConsumer,
+				declare(ParkedStream), read(ParkedStream),
+			),
+			Subscribe: []string{"_INBOX_approval.>", "butler.access.changed"},
+		},
+		{
+			Service: "shell",
+			Publish: join(
+				"butler.approval-use.*.*", "butler.shell.*.*", "butler.delta.*.*", "butler.work.turn.>", "butler.parked.>",
+				read(ApprovalStream),
+				declare(ShellStream), read(ShellStream), durable(ShellStream, ShellLogConsumer),
+				declare(ParkedStream), read(ParkedStream),
+				read(DeltaStream), read(WorkStream),
+			),
+			Subscribe: []string{"_INBOX_shell.>"},
 		},
 		// Not a service: whoever backs up, restores and looks at the log.
 		{Service: "operator", Publish: []string{">"}, Subscribe: []string{">"}},

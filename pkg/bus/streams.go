@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
 )
 
@@ -20,13 +21,15 @@ const (
 	ChatStream     = "CHAT"
 	DeltaStream    = "DELTA"
 	WorkStream     = "WORK"
+	ApprovalStream = "APPROVAL"
+	AuditStream    = "AUDIT"
+	ShellStream    = "SHELL"
 	ParkedStream   = "PARKED"
 	PresenceBucket = "PRESENCE"
 )
 
-// Partitions is how many partitions the sessions are spread over. The stream's transform writes it into every subject,
-// and the server would accept another number silently, so it never changes.
-const Partitions = 32
+// Partitions is how many partitions the sessions are spread over.
+const Partitions = chat.Partitions
 
 // DeltaWindow bounds how many deltas are kept, and so how many low bits of a delta's sequence identify it in a client's
 // cursor.
@@ -36,6 +39,10 @@ const DeltaWindow = 1 << 20
 const (
 	ProjectorConsumer = "gateway-projector"
 	SignalConsumer    = "brain-signals"
+
+	ApprovalConsumer      = "approval-follow"
+	ApprovalTimerConsumer = "approval-timers"
+	ShellLogConsumer      = "shell-log"
 )
 
 // partitionGroup is the priority group of the partition consumers.
@@ -63,8 +70,10 @@ func Streams(replicas int) []jetstream.StreamConfig {
 			MaxMsgSize:  1 << 20,
 			Duplicates:  2 * time.Minute,
 			SubjectTransform: &jetstream.SubjectTransformConfig{
-				Source:      "butler.chat.*.*.*.*",
-				Destination: fmt.Sprintf("butler.chat.{{wildcard(1)}}.{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(4)}}.{{partition(%d,1,2)}}", Partitions),
+				// The partition comes first, so that the server finds a partition's subjects without looking at the others:
+				// it counts what each consumer has before it whenever it starts.
+				Source:      "butler.chat.*.*.>",
+				Destination: fmt.Sprintf("butler.chat.{{partition(%d,1,2)}}.{{wildcard(1)}}.{{wildcard(2)}}.>", Partitions),
 			},
 		},
 		{
@@ -93,6 +102,36 @@ func Streams(replicas int) []jetstream.StreamConfig {
 			Duplicates:        2 * time.Minute,
 		},
 		{
+			Name:        ApprovalStream,
+			Description: "Requests for approval and their decisions; what became of each grant",
+			Subjects:    []string{"butler.approval.>", "butler.approval-use.>"},
+			Storage:     jetstream.FileStorage,
+			Replicas:    replicas,
+			AllowDirect: true,
+			MaxMsgSize:  1 << 20,
+			Duplicates:  2 * time.Minute,
+		},
+		{
+			Name:        AuditStream,
+			Description: "The chain of who asked, decided and did what",
+			Subjects:    []string{"butler.audit"},
+			Storage:     jetstream.FileStorage,
+			Replicas:    replicas,
+			AllowDirect: true,
+			MaxMsgSize:  1 << 20,
+			Duplicates:  2 * time.Minute,
+		},
+		{
+			Name:        ShellStream,
+			Description: "What was executed in shells, redacted",
+			Subjects:    []string{"butler.shell.>"},
+			Storage:     jetstream.FileStorage,
+			Replicas:    replicas,
+			AllowDirect: true,
+			MaxMsgSize:  1 << 20,
+			Duplicates:  2 * time.Minute,
+		},
+		{
 			Name:        ParkedStream,
 			Description: "Items that were given up, kept for inspection",
 			Subjects:    []string{"butler.parked.>"},
@@ -116,6 +155,12 @@ func streamOf(subject string) string {
 		return DeltaStream
 	case strings.HasPrefix(subject, "butler.parked."):
 		return ParkedStream
+	case strings.HasPrefix(subject, "butler.approval."), strings.HasPrefix(subject, "butler.approval-use."):
+		return ApprovalStream
+	case subject == "butler.audit":
+		return AuditStream
+	case strings.HasPrefix(subject, "butler.shell."):
+		return ShellStream
 	default:
 		return WorkStream
 	}
@@ -127,8 +172,8 @@ func PartitionConsumer(p int) string { return fmt.Sprintf("brain-%02d", p) }
 // partitionFilters are what a partition's consumer is woken by, in stored form.
 func partitionFilters(p int) []string {
 	var out []string
-	for _, kind := range []string{"asked", "signal", "stop"} {
-		out = append(out, fmt.Sprintf("butler.chat.*.*.*.%s.%d", kind, p))
+	for _, kind := range []chat.Kind{chat.Asked, chat.Signal, chat.Stop} {
+		out = append(out, chat.PartitionFilter(p, kind))
 	}
 	return out
 }
@@ -140,7 +185,7 @@ func Consumers(stream string) []jetstream.ConsumerConfig {
 		out := []jetstream.ConsumerConfig{{
 			Durable:        ProjectorConsumer,
 			Description:    "Fills the gateway's read model",
-			FilterSubjects: []string{"butler.chat.*.*.*.asked.*", "butler.chat.*.*.*.answer.*"},
+			FilterSubjects: []string{chat.AllAsked, chat.AllAnswer},
 			AckPolicy:      jetstream.AckExplicitPolicy,
 			AckWait:        10 * time.Second, // so long the history lags after a crash
 			MaxAckPending:  2000,
@@ -170,6 +215,34 @@ func Consumers(stream string) []jetstream.ConsumerConfig {
 			AckWait:        30 * time.Second,
 			MaxAckPending:  1000,
 			MaxDeliver:     -1, // Consume parks what was tried too often
+		}, {
+			Durable:        ApprovalTimerConsumer,
+			Description:    "Ends requests that nobody decided in time",
+			FilterSubjects: []string{"butler.work.approval.*"},
+			AckPolicy:      jetstream.AckExplicitPolicy,
+			AckWait:        30 * time.Second,
+			MaxAckPending:  1000,
+			MaxDeliver:     -1,
+		}}
+	case ApprovalStream:
+		return []jetstream.ConsumerConfig{{
+			Durable:        ApprovalConsumer,
+			Description:    "Wakes who waits for a decision, and audits",
+			FilterSubjects: []string{"butler.approval.*", "butler.approval-use.*.*"},
+			AckPolicy:      jetstream.AckExplicitPolicy,
+			AckWait:        10 * time.Second,
+			MaxAckPending:  1000,
+			MaxDeliver:     -1,
+		}}
+	case ShellStream:
+		return []jetstream.ConsumerConfig{{
+			Durable:        ShellLogConsumer,
+			Description:    "Fills the shell log in SQL",
+			FilterSubjects: []string{"butler.shell.*.*"},
+			AckPolicy:      jetstream.AckExplicitPolicy,
+			AckWait:        10 * time.Second,
+			MaxAckPending:  1000,
+			MaxDeliver:     -1,
 		}}
 	default:
 		return nil
@@ -272,7 +345,8 @@ func merge(have, want jetstream.StreamConfig) (out jetstream.StreamConfig, chang
 		return out, false, fmt.Errorf("bus: stream %s: %w: storage or retention differ from what this version needs", have.Name, errIncompatible)
 	}
 	if want.SubjectTransform != nil && (have.SubjectTransform == nil || *have.SubjectTransform != *want.SubjectTransform) {
-		return out, false, fmt.Errorf("bus: stream %s: %w: its partitions differ from what this version needs", have.Name, errIncompatible)
+		return out, false, fmt.Errorf("bus: stream %s: %w: its subjects are stored in another form than this version reads; "+
+			"start with another data folder, or with the version that wrote this one", have.Name, errIncompatible)
 	}
 	for _, s := range want.Subjects {
 		if !slices.Contains(out.Subjects, s) {
@@ -306,6 +380,14 @@ func merge(have, want jetstream.StreamConfig) (out jetstream.StreamConfig, chang
 
 // EnsureConsumers creates or updates the declared consumers of a stream; only that named only, when it is not empty.
 func (b *Bus) EnsureConsumers(ctx context.Context, stream, only string) error {
+	inMemory := b.server != nil && stream == ChatStream // see position.go
+	var s jetstream.Stream
+	if inMemory {
+		var err error
+		if s, err = b.js.Stream(ctx, stream); err != nil {
+			return fmt.Errorf("bus: stream %s: %w", stream, err)
+		}
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(8) // each is synced to disk: one after the other they would take most of a second
 	for _, c := range Consumers(stream) {
@@ -313,6 +395,12 @@ func (b *Bus) EnsureConsumers(ctx context.Context, stream, only string) error {
 			continue
 		}
 		group.Go(func() error {
+			if inMemory {
+				if err := b.ensureInMemory(ctx, s, c); err != nil {
+					return fmt.Errorf("bus: consumer %s of %s: %w", c.Durable, stream, err)
+				}
+				return nil
+			}
 			have, err := b.js.Consumer(ctx, stream, c.Durable)
 			if err == nil && sameConsumer(have.CachedInfo().Config, c) {
 				return nil

@@ -250,6 +250,8 @@ func (l *loader) derive() {
 	}{
 		{"rpc.brain_target", "BUTLER_BRAIN_ADDR", s.RPC.BrainAddr, &s.RPC.BrainTarget},
 		{"rpc.registry_target", "BUTLER_REGISTRY_ADDR", s.RPC.RegistryAddr, &s.RPC.RegistryTarget},
+		{"rpc.approval_target", "BUTLER_APPROVAL_ADDR", s.RPC.ApprovalAddr, &s.RPC.ApprovalTarget},
+		{"rpc.people_target", "BUTLER_PEOPLE_ADDR", s.RPC.PeopleAddr, &s.RPC.PeopleTarget},
 	} {
 		if *t.target == "" {
 			*t.target = reachable(t.addr)
@@ -260,6 +262,36 @@ func (l *loader) derive() {
 		l.problem("BUTLER_TLS_CERT, BUTLER_TLS_KEY, BUTLER_TLS_CA", "set all three for mutual TLS, or none")
 	}
 	l.deriveModel()
+	l.deriveShell()
+}
+
+func (l *loader) deriveShell() {
+	s := &l.settings
+	if s.Approval.KeyFile == "" && s.DataDir != "" {
+		s.Approval.KeyFile = s.Path("approval.key")
+		s.origins["approval.key_file"] = Origin{FromOther, "from BUTLER_DATA_DIR"}
+	}
+	if s.Shell.Host == "" {
+		s.Shell.Host = ownHostName()
+		s.origins["shell.host"] = Origin{FromOther, "from the machine's host name"}
+	}
+	if len(s.RPC.ShellTargets) == 0 {
+		s.RPC.ShellTargets = []string{s.Shell.Host + "=" + reachable(s.RPC.ShellAddr)}
+		s.origins["rpc.shell_targets"] = Origin{FromOther, "from BUTLER_SHELL_HOST and BUTLER_SHELL_ADDR"}
+	}
+	if !s.Shell.GuardEnabled && len(s.Shell.OSUsers) > 0 {
+		l.problem("guardrail.enabled", "the guard can be turned off in single-user mode only; leave BUTLER_SHELL_OS_USERS empty or the guard on")
+	}
+}
+
+// ownHostName makes a token of the machine's name.
+func ownHostName() string {
+	name, _ := os.Hostname()
+	name, _, _ = strings.Cut(name, ".")
+	if name, err := hostToken(name); err == nil {
+		return name
+	}
+	return "localhost"
 }
 
 func (l *loader) deriveDataDir() {

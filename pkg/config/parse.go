@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -120,6 +121,78 @@ func duration(min, max time.Duration) codec[time.Duration] {
 }
 
 // short writes a duration without its zero parts: 10m, not 10m0s.
+// seconds is a duration that may be written as a plain number of seconds, as in the published configuration.
+func seconds(min, max time.Duration) codec[time.Duration] {
+	c := duration(min, max)
+	return codec[time.Duration]{
+		parse: func(text string) (time.Duration, error) {
+			if n, err := strconv.ParseUint(text, 10, 32); err == nil {
+				text = fmt.Sprintf("%ds", n)
+			}
+			return c.parse(text)
+		},
+		format: c.format,
+	}
+}
+
+func boolean() codec[bool] {
+	return codec[bool]{
+		parse: func(text string) (bool, error) {
+			switch strings.ToLower(text) {
+			case "true", "yes", "on", "1":
+				return true, nil
+			case "false", "no", "off", "0":
+				return false, nil
+			}
+			return false, fmt.Errorf("must be true or false, not %s", quoted(text))
+		},
+		format: strconv.FormatBool,
+	}
+}
+
+var hostTokenPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
+
+func hostToken(text string) (string, error) {
+	if !hostTokenPattern.MatchString(text) {
+		return "", fmt.Errorf("must have 1 to 63 letters, digits, - and _, not %s", quoted(text))
+	}
+	return text, nil
+}
+
+func hostName() codec[string] {
+	return codec[string]{
+		parse: func(text string) (string, error) {
+			if text == "" {
+				return "", nil
+			}
+			return hostToken(text)
+		},
+		format: func(v string) string { return v },
+	}
+}
+
+// pair is left=right, each side checked; form names the sides in errors.
+func pair(form string, left, right func(string) (string, error)) codec[string] {
+	return codec[string]{
+		parse: func(text string) (string, error) {
+			l, r, found := strings.Cut(text, "=")
+			if !found {
+				return "", fmt.Errorf("must list %s, not %s", form, quoted(text))
+			}
+			l, err := left(l)
+			if err != nil {
+				return "", err
+			}
+			r, err = right(r)
+			if err != nil {
+				return "", err
+			}
+			return l + "=" + r, nil
+		},
+		format: func(v string) string { return v },
+	}
+}
+
 func short(d time.Duration) string {
 	s := d.String()
 	if d >= time.Minute || d <= -time.Minute {

@@ -27,6 +27,8 @@ type Settings struct {
 	Model    Model
 	Turn     Turn
 	Accounts Accounts
+	Approval Approval
+	Shell    Shell
 	// Language in which people are addressed who do not say: "en" or "zh".
 	Language  string
 	Log       Log
@@ -96,6 +98,13 @@ type RPC struct {
 	BrainTarget    string // gRPC target to dial
 	RegistryAddr   string // host:port to listen on
 	RegistryTarget string // gRPC target to dial
+	ApprovalAddr   string // host:port to listen on
+	ApprovalTarget string // gRPC target to dial
+	PeopleAddr     string // host:port where the gateway listens for other services
+	PeopleTarget   string // gRPC target to dial
+	ShellAddr      string // host:port to listen on
+	// ShellTargets are the shell-runners, each host=target; the first is used when nobody says which.
+	ShellTargets []string
 	// TLSCert, TLSKey and TLSCA are PEM files for mutual TLS; all three or none.
 	TLSCert, TLSKey, TLSCA string
 }
@@ -140,6 +149,39 @@ type Accounts struct {
 	// PasswordMemoryKiB and PasswordTime are the cost of argon2id.
 	PasswordMemoryKiB uint32
 	PasswordTime      uint32
+}
+
+// Approval is who may allow what, and how long it may take.
+type Approval struct {
+	// Timeout is how long a request may be decided.
+	Timeout time.Duration
+	// RunTimeout is how long after its decision an approved effect may begin.
+	RunTimeout time.Duration
+	// PolicyFile is a YAML file with the policy; empty means the built-in one.
+	PolicyFile string
+	// KeyFile holds the private key that signs grants and the audit chain, made when it is missing.
+	KeyFile string
+}
+
+// Shell is the shell-runner of this host.
+type Shell struct {
+	// Host names it: a token of subjects.
+	Host string
+	// AllowedUsers are ids of people or identities in channels. Empty means nobody, but for the first admin under
+	// `butler up`.
+	AllowedUsers []string
+	// IdleTimeout ends a session in which nothing happened and nothing runs.
+	IdleTimeout time.Duration
+	MaxPerUser  int
+	MaxTotal    int
+	// CommandTimeout is how long a command is waited for; it may go on as a job.
+	CommandTimeout time.Duration
+	// OSUsers maps people to users of the system, each person=user, when the runner is root. Empty: single-user mode.
+	OSUsers []string
+	// GuardEnabled is false only in single-user mode, and then nothing is asked but by the policy.
+	GuardEnabled bool
+	// DangerPatterns are texts that make a command be asked for, beside what the guard finds.
+	DangerPatterns []string
 }
 
 // Log is what is written to standard error.

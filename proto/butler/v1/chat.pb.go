@@ -421,7 +421,11 @@ type ChatReply struct {
 	// Model that answered.
 	Model string `protobuf:"bytes,6,opt,name=model,proto3" json:"model,omitempty"`
 	// What the turn used.
-	Usage         *Usage `protobuf:"bytes,7,opt,name=usage,proto3" json:"usage,omitempty"`
+	Usage *Usage `protobuf:"bytes,7,opt,name=usage,proto3" json:"usage,omitempty"`
+	// Set when the turn had to do with a shell: the session afterwards.
+	Shell *ShellState `protobuf:"bytes,8,opt,name=shell,proto3" json:"shell,omitempty"`
+	// The conversation is attached to the shell from this turn on, or not any more: on or off; empty for no change.
+	Attach        string `protobuf:"bytes,9,opt,name=attach,proto3" json:"attach,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -503,6 +507,20 @@ func (x *ChatReply) GetUsage() *Usage {
 		return x.Usage
 	}
 	return nil
+}
+
+func (x *ChatReply) GetShell() *ShellState {
+	if x != nil {
+		return x.Shell
+	}
+	return nil
+}
+
+func (x *ChatReply) GetAttach() string {
+	if x != nil {
+		return x.Attach
+	}
+	return ""
 }
 
 // ChatDelta is a piece of streamed text. Written by butler-brain to
@@ -658,7 +676,7 @@ var File_butler_v1_chat_proto protoreflect.FileDescriptor
 
 const file_butler_v1_chat_proto_rawDesc = "" +
 	"\n" +
-	"\x14butler/v1/chat.proto\x12\tbutler.v1\x1a\x16butler/v1/common.proto\x1a\x17butler/v1/journal.proto\"\xc3\x01\n" +
+	"\x14butler/v1/chat.proto\x12\tbutler.v1\x1a\x16butler/v1/common.proto\x1a\x17butler/v1/journal.proto\x1a\x15butler/v1/shell.proto\"\xc3\x01\n" +
 	"\tChatAsked\x12(\n" +
 	"\x06sender\x18\x01 \x01(\v2\x10.butler.v1.ActorR\x06sender\x12'\n" +
 	"\x0fconversation_id\x18\x02 \x01(\x03R\x0econversationId\x12\x19\n" +
@@ -683,7 +701,7 @@ const file_butler_v1_chat_proto_rawDesc = "" +
 	"\vChatOutcome\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\tR\x06status\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12,\n" +
-	"\x06result\x18\x03 \x01(\v2\x14.butler.v1.ChatReplyR\x06result\"\xe6\x01\n" +
+	"\x06result\x18\x03 \x01(\v2\x14.butler.v1.ChatReplyR\x06result\"\xab\x02\n" +
 	"\tChatReply\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x1b\n" +
 	"\tstream_id\x18\x02 \x01(\tR\bstreamId\x12\x16\n" +
@@ -691,7 +709,9 @@ const file_butler_v1_chat_proto_rawDesc = "" +
 	"\x0fconversation_id\x18\x04 \x01(\x03R\x0econversationId\x12)\n" +
 	"\x11reply_to_local_id\x18\x05 \x01(\tR\x0ereplyToLocalId\x12\x14\n" +
 	"\x05model\x18\x06 \x01(\tR\x05model\x12&\n" +
-	"\x05usage\x18\a \x01(\v2\x10.butler.v1.UsageR\x05usage\"\xcc\x01\n" +
+	"\x05usage\x18\a \x01(\v2\x10.butler.v1.UsageR\x05usage\x12+\n" +
+	"\x05shell\x18\b \x01(\v2\x15.butler.v1.ShellStateR\x05shell\x12\x16\n" +
+	"\x06attach\x18\t \x01(\tR\x06attach\"\xcc\x01\n" +
 	"\tChatDelta\x12\x1b\n" +
 	"\tstream_id\x18\x01 \x01(\tR\bstreamId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x05R\x05index\x12\x12\n" +
@@ -730,6 +750,7 @@ var file_butler_v1_chat_proto_goTypes = []any{
 	(*Actor)(nil),        // 9: butler.v1.Actor
 	(*JournalEntry)(nil), // 10: butler.v1.JournalEntry
 	(*Usage)(nil),        // 11: butler.v1.Usage
+	(*ShellState)(nil),   // 12: butler.v1.ShellState
 }
 var file_butler_v1_chat_proto_depIdxs = []int32{
 	9,  // 0: butler.v1.ChatAsked.sender:type_name -> butler.v1.Actor
@@ -740,11 +761,12 @@ var file_butler_v1_chat_proto_depIdxs = []int32{
 	5,  // 5: butler.v1.ChatAnswer.end:type_name -> butler.v1.ChatOutcome
 	6,  // 6: butler.v1.ChatOutcome.result:type_name -> butler.v1.ChatReply
 	11, // 7: butler.v1.ChatReply.usage:type_name -> butler.v1.Usage
-	8,  // [8:8] is the sub-list for method output_type
-	8,  // [8:8] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	12, // 8: butler.v1.ChatReply.shell:type_name -> butler.v1.ShellState
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_butler_v1_chat_proto_init() }
@@ -754,6 +776,7 @@ func file_butler_v1_chat_proto_init() {
 	}
 	file_butler_v1_common_proto_init()
 	file_butler_v1_journal_proto_init()
+	file_butler_v1_shell_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
