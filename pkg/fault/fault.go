@@ -42,6 +42,8 @@ const (
 	NotFound Code = "not_found"
 	// Conflict: it exists already, or was decided already.
 	Conflict Code = "conflict"
+	// Drift: what would happen is not what was approved any more; ask again.
+	Drift Code = "drift"
 	// RateLimited: too many requests; RetryAfter says when to try again.
 	RateLimited Code = "rate_limited"
 	// Unavailable: something that is needed does not answer now.
@@ -154,7 +156,7 @@ func HTTPStatus(err error) int {
 		return http.StatusForbidden
 	case NotFound:
 		return http.StatusNotFound
-	case Conflict:
+	case Conflict, Drift:
 		return http.StatusConflict
 	case RateLimited:
 		return http.StatusTooManyRequests
@@ -172,6 +174,7 @@ var grpcCodes = map[Code]codes.Code{
 	Forbidden:       codes.PermissionDenied,
 	NotFound:        codes.NotFound,
 	Conflict:        codes.AlreadyExists,
+	Drift:           codes.FailedPrecondition,
 	RateLimited:     codes.ResourceExhausted,
 	Unavailable:     codes.Unavailable,
 	Internal:        codes.Internal,
