@@ -8,7 +8,7 @@ import { timeline } from './state.js';
 const WINDOW = 160; // messages in the DOM at most
 const STEP = 60; // by how much the window moves
 const NEAR = 400; // px from an edge at which the window moves or older messages are loaded
-const STICKY = 64; // px from the end that count as "at the end"
+const STICKY = 64; // px from the end at which a reader who scrolls down has reached it
 const LONG = 2400; // characters of a person's message that are shown at first
 
 /**
@@ -24,11 +24,11 @@ export class MessageList {
   #from = 0;
   #to = 0;
   #following = true;
+  #place = 0; // scrollTop when last looked at or set here: what differs from it is the reader's doing
   #thread = null;
   #conversation = null;
   #signature = ''; // language and day: what every message's words depend on
   #online = false;
-  #moving = false;
 
   constructor(actions) {
     this.#actions = actions;
@@ -51,6 +51,7 @@ export class MessageList {
 
   /** Shows a conversation of a thread; online decides the words for what is not sent yet. */
   update(thread, conversation, online) {
+    this.#look();
     const signature = `${document.documentElement.lang} ${new Date().toDateString()}`;
     if (thread !== this.#thread || signature !== this.#signature) {
       this.#items.replaceChildren();
@@ -89,10 +90,22 @@ export class MessageList {
   }
 
   #toEnd() {
-    this.#moving = true;
     this.#log.scrollTop = this.#log.scrollHeight;
-    requestAnimationFrame(() => (this.#moving = false));
+    this.#place = this.#log.scrollTop;
     this.#updateLatest();
+  }
+
+  // look finds out whether the reader follows the end. The list moves to the end with every piece of an answer, so a
+  // scroll event alone does not tell whose it is: it is the reader who goes up, however little, and who comes back down.
+  // At the very end one follows, also when the content shrank to it.
+  #look() {
+    const { scrollTop, scrollHeight, clientHeight } = this.#log;
+    const below = scrollHeight - scrollTop - clientHeight;
+    if (this.#to < this.#list.length) this.#following = false;
+    else if (below <= 1 || (scrollTop > this.#place && below < STICKY)) this.#following = true;
+    else if (scrollTop < this.#place - 1) this.#following = false;
+    this.#place = scrollTop;
+    return below;
   }
 
   #updateLatest() {
@@ -100,9 +113,7 @@ export class MessageList {
   }
 
   #onScroll() {
-    const { scrollTop, scrollHeight, clientHeight } = this.#log;
-    const below = scrollHeight - scrollTop - clientHeight;
-    if (!this.#moving) this.#following = below < STICKY && this.#to === this.#list.length;
+    const below = this.#look();
     this.#updateLatest();
     if (below < NEAR && this.#to < this.#list.length) {
       this.#to = Math.min(this.#list.length, this.#to + STEP);
@@ -141,7 +152,9 @@ export class MessageList {
       }
     }
     change();
-    if (anchor?.isConnected) this.#log.scrollTop += anchor.getBoundingClientRect().top - before;
+    if (!anchor?.isConnected) return;
+    this.#log.scrollTop += anchor.getBoundingClientRect().top - before;
+    this.#place = this.#log.scrollTop;
   }
 
   #render() {
