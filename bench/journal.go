@@ -205,7 +205,7 @@ func (c *journalCase) round(ctx context.Context, n int) error {
 	var own, limit phase
 	for range n / block {
 		if err := own.run(c.writers, block, func() (time.Duration, []stored, error) {
-			return c.work.run(ctx, strings.TrimPrefix(c.raw.unit(), "butler.chat."))
+			return c.work.run(ctx, c.raw.unit().String())
 		}); err != nil {
 			return err
 		}
@@ -216,7 +216,7 @@ func (c *journalCase) round(ctx context.Context, n int) error {
 			unit := c.raw.unit()
 			began := time.Now()
 			for _, m := range units[0] {
-				if err := c.raw.publish(ctx, m, unit+".step"); err != nil {
+				if err := c.raw.publish(ctx, m, unit.Subject(chat.Step)); err != nil {
 					return 0, nil, err
 				}
 			}

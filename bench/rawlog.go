@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/butlerhub/butler/pkg/bus"
+	"github.com/butlerhub/butler/pkg/chat"
 )
 
 // sync is a setting of the log.
@@ -80,9 +81,9 @@ func connect(url string) (*nats.Conn, jetstream.JetStream, error) {
 	return nc, js, nil
 }
 
-// unit gives the filter of a new unit, as long as those of Butler's turns are.
-func (l *rawLog) unit() string {
-	return fmt.Sprintf("butler.chat.12.34.person-12-r0-%06d", l.units.Add(1))
+// unit gives a new turn, whose name is as long as those of Butler's are.
+func (l *rawLog) unit() chat.Turn {
+	return chat.Turn{Session: chat.Session{Person: 12, Thread: 34}, ID: fmt.Sprintf("person-12-r0-%06d", l.units.Add(1))}
 }
 
 // stored is a message as it stands in a log.
@@ -106,10 +107,10 @@ func (b *product) newest(ctx context.Context) (asked, answer stored, err error) 
 	if err != nil {
 		return asked, answer, err
 	}
-	for kind, to := range map[string]*stored{"asked": &asked, "answer": &answer} {
-		m, err := s.GetLastMsgForSubject(ctx, "butler.chat.*.*.*."+kind+".*")
+	for filter, to := range map[string]*stored{chat.AllAsked: &asked, chat.AllAnswer: &answer} {
+		m, err := s.GetLastMsgForSubject(ctx, filter)
 		if err != nil {
-			return asked, answer, fmt.Errorf("the newest %s: %w", kind, err)
+			return asked, answer, fmt.Errorf("the newest %s: %w", filter, err)
 		}
 		*to = stored{m.Header, m.Data}
 	}
@@ -117,12 +118,12 @@ func (b *product) newest(ctx context.Context) (asked, answer stored, err error) 
 }
 
 // append publishes m conditionally and gives its sequence.
-func (l *rawLog) append(ctx context.Context, m stored, unit, kind string, expect uint64) (uint64, error) {
+func (l *rawLog) append(ctx context.Context, m stored, unit chat.Turn, kind chat.Kind, expect uint64) (uint64, error) {
 	h := maps.Clone(m.header)
-	h[jetstream.MsgIDHeader] = []string{unit + kind}
+	h[jetstream.MsgIDHeader] = []string{unit.ID + string(kind)}
 	h[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(expect, 10)}
-	h[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{unit + ".>"}
-	ack, err := l.js.PublishMsg(ctx, &nats.Msg{Subject: unit + "." + kind, Header: h, Data: m.data})
+	h[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{unit.Filter()}
+	ack, err := l.js.PublishMsg(ctx, &nats.Msg{Subject: unit.Subject(kind), Header: h, Data: m.data})
 	if err != nil {
 		return 0, err
 	}
@@ -142,11 +143,11 @@ func (l *rawLog) turns(ctx context.Context, publishers, n int, asked, answer sto
 			for range n {
 				unit := l.unit()
 				start := time.Now()
-				seq, err := l.append(ctx, asked, unit, "asked", 0)
+				seq, err := l.append(ctx, asked, unit, chat.Asked, 0)
 				if err != nil {
 					return err
 				}
-				if _, err := l.append(ctx, answer, unit, "answer", seq); err != nil {
+				if _, err := l.append(ctx, answer, unit, chat.Answer, seq); err != nil {
 					return err
 				}
 				own = append(own, time.Since(start))

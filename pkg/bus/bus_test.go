@@ -3,11 +3,15 @@ package bus_test
 import (
 	"context"
 	"fmt"
+	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -65,7 +69,78 @@ func TestAppendIsConditionalAndSafeToRepeat(t *testing.T) {
 	require.Equal(t, first.ID, events[0].ID)
 	require.Equal(t, chat.TypeAsked, events[0].Type)
 	require.JSONEq(t, `{"text":"one"}`, string(events[0].Data))
-	require.Regexp(t, `^butler\.chat\.7\.12\.m1\.asked\.\d+$`, events[0].Subject, "stored with its partition")
+	require.Equal(t, turn.Stored(chat.Asked), events[0].Subject, "stored with its partition")
+}
+
+// The server puts sessions where the filters of pkg/chat look for them, whatever their numbers, and nobody can say where.
+func TestPartitionsAreTheServers(t *testing.T) {
+	t.Parallel()
+	ctx := within(t)
+	b := bustest.Start(t)
+	used := map[int]bool{}
+	numbers := []int64{1, 2, 9, 10, 11, 99, 100, 101, 110, 111, 1234, 99_999, 1_000_000, 1 << 31, 1<<53 - 1, math.MaxInt64}
+	for _, person := range numbers {
+		for _, thread := range numbers {
+			turn := chat.Turn{Session: chat.Session{Person: person, Thread: thread}, ID: "m"}
+			used[turn.Partition()] = true
+			require.NoError(t, b.Send(ctx, asked(turn, "x")))
+		}
+	}
+	require.Len(t, used, bus.Partitions)
+	for _, person := range numbers {
+		for _, thread := range numbers {
+			turn := chat.Turn{Session: chat.Session{Person: person, Thread: thread}, ID: "m"}
+			last, found, err := b.Last(ctx, bus.ChatStream, turn.Stored(chat.Asked))
+			require.NoError(t, err)
+			require.True(t, found, "%s is not stored as %s", turn.Subject(chat.Asked), turn.Stored(chat.Asked))
+			got, kind, err := chat.ParseSubject(last.Subject)
+			require.NoError(t, err)
+			require.Equal(t, turn, got)
+			require.Equal(t, chat.Asked, kind)
+		}
+	}
+	// What is published in the stored form is of a session of its own, and no turn's event.
+	direct := asked(chat.Turn{Session: chat.Session{Person: 7, Thread: 12}, ID: "direct"}, "x")
+	direct.Subject = chat.Turn{Session: chat.Session{Person: 7, Thread: 12}, ID: "direct"}.Stored(chat.Asked)
+	seq, err := b.Publish(ctx, bus.ChatStream, direct)
+	require.NoError(t, err)
+	events, err := b.Load(ctx, bus.ChatStream, "butler.chat.>", seq-1, 0)
+	require.NoError(t, err)
+	require.Len(t, events, 1)
+	require.Equal(t, 8, len(strings.Split(events[0].Subject, ".")), events[0].Subject)
+	_, _, err = chat.ParseSubject(events[0].Subject)
+	require.Error(t, err)
+}
+
+// A log whose subjects are stored in another form is refused with a sentence, and stays as it is.
+func TestALogOfAnotherForm(t *testing.T) {
+	t.Parallel()
+	ctx := within(t)
+	const password = "operator-of-this-test"
+	server, err := bus.StartServer(bus.ServerOptions{Dir: t.TempDir(), Addr: "127.0.0.1:0", Sync: time.Minute, Operator: password})
+	require.NoError(t, err)
+	t.Cleanup(server.Close)
+	nc, err := nats.Connect(server.URL(), nats.UserInfo("operator", password))
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	other := bus.Streams(1)[0]
+	require.Equal(t, bus.ChatStream, other.Name)
+	other.SubjectTransform = &jetstream.SubjectTransformConfig{
+		Source:      "butler.chat.*.*.*.*",
+		Destination: "butler.chat.{{wildcard(1)}}.{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(4)}}.{{partition(32,1,2)}}",
+	}
+	s, err := js.CreateStream(ctx, other)
+	require.NoError(t, err)
+	b, err := bus.Connect(ctx, bus.Options{Server: server, Service: "brain"})
+	require.NoError(t, err)
+	t.Cleanup(b.Close)
+	require.ErrorContains(t, b.Ensure(ctx, bus.ChatStream), "another data folder")
+	info, err := s.Info(ctx)
+	require.NoError(t, err)
+	require.Equal(t, other.SubjectTransform, info.Config.SubjectTransform)
+	require.Zero(t, info.State.Consumers)
 }
 
 func TestOneOfManyWritersWins(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"hash/fnv"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,6 +23,10 @@ const (
 	MaxLocalID = 128
 )
 
+// Partitions is how many partitions the sessions are spread over. The stream's transform writes the partition into every
+// stored subject, and the server would accept another number silently, so it never changes.
+const Partitions = 32
+
 // Event types, as in the CloudEvents attribute "type".
 const (
 	TypeAsked  = "butler.chat.asked"
@@ -31,7 +37,7 @@ const (
 	TypeDelta  = "butler.chat.delta"
 )
 
-// Kind is the last token of a turn's published subject.
+// Kind is the last token of a turn's subject.
 type Kind string
 
 // The kinds of a turn's events.
@@ -57,8 +63,24 @@ func (s Session) String() string {
 	return strconv.FormatInt(s.Person, 10) + "." + strconv.FormatInt(s.Thread, 10)
 }
 
-// Filter matches every event of the session in CHAT.
-func (s Session) Filter() string { return "butler.chat." + s.String() + ".>" }
+// Partition is where the stream's transform puts the session, 0 to Partitions-1: the FNV-1a hash (32 bits) of the digits
+// of person and thread, one after the other, modulo Partitions.
+func (s Session) Partition() int {
+	h := fnv.New32a()
+	_, _ = h.Write(strconv.AppendInt(strconv.AppendInt(nil, s.Person, 10), s.Thread, 10)) // it never fails
+	return int(h.Sum32() % Partitions)
+}
+
+// stored is what every stored subject of the session begins with.
+func (s Session) stored() string {
+	return "butler.chat." + strconv.Itoa(s.Partition()) + "." + s.String() + "."
+}
+
+// Filter matches every event of the session in CHAT. Like every filter it is in stored form.
+func (s Session) Filter() string { return s.stored() + ">" }
+
+// KindFilter matches every event of one kind of the session's turns.
+func (s Session) KindFilter(k Kind) string { return s.stored() + "*." + string(k) }
 
 // Delta is the session's subject in DELTA.
 func (s Session) Delta() string { return "butler.delta." + s.String() }
@@ -74,10 +96,14 @@ func (t Turn) String() string { return t.Session.String() + "." + t.ID }
 
 // Filter matches every event of the turn; each append of the turn is conditional on the last sequence of exactly this
 // filter, whoever writes.
-func (t Turn) Filter() string { return "butler.chat." + t.String() + ".>" }
+func (t Turn) Filter() string { return t.stored() + t.ID + ".>" }
 
-// Subject is where an event of the given kind is published. It is stored with the partition appended.
+// Subject is where an event of the given kind is published.
 func (t Turn) Subject(k Kind) string { return "butler.chat." + t.String() + "." + string(k) }
+
+// Stored is the subject under which an event of the given kind is stored: what is published, with the session's partition
+// before the person.
+func (t Turn) Stored(k Kind) string { return t.stored() + t.ID + "." + string(k) }
 
 // Signal is the subject of the work item that tells the turn what it waits for.
 func (t Turn) Signal(key string) string { return "butler.work.turn." + t.String() + "." + key }
@@ -85,15 +111,23 @@ func (t Turn) Signal(key string) string { return "butler.work.turn." + t.String(
 // Timer is the subject of the schedule that fires the work item Signal(key).
 func (t Turn) Timer(key string) string { return "butler.timer.turn." + t.String() + "." + key }
 
-// Filters over all sessions, in their stored form.
+// Filters over all sessions.
 const (
-	AllAsked  = "butler.chat.*.*.*.asked.*"
-	AllAnswer = "butler.chat.*.*.*.answer.*"
+	AllAsked  = "butler.chat.*.*.*.*.asked"
+	AllAnswer = "butler.chat.*.*.*.*.answer"
 	AllDeltas = "butler.delta.*.*"
 )
 
+// PartitionFilter matches every event of one kind of the sessions in one partition.
+func PartitionFilter(p int, k Kind) string { return fmt.Sprintf("butler.chat.%d.*.*.*.%s", p, k) }
+
 // PersonFilter matches every event of one person's conversations.
-func PersonFilter(person int64) string { return fmt.Sprintf("butler.chat.%d.>", person) }
+func PersonFilter(person int64) string { return fmt.Sprintf("butler.chat.*.%d.>", person) }
+
+// PersonKindFilter matches every event of one kind of one person's conversations.
+func PersonKindFilter(person int64, k Kind) string {
+	return fmt.Sprintf("butler.chat.*.%d.*.*.%s", person, k)
+}
 
 // PersonDeltas matches every delta of one person's conversations.
 func PersonDeltas(person int64) string { return fmt.Sprintf("butler.delta.%d.*", person) }
@@ -140,12 +174,20 @@ func ParseTurn(s string) (Turn, error) {
 // their readers pass over them.
 func ParseSubject(subject string) (Turn, Kind, error) {
 	p := strings.Split(subject, ".")
-	if len(p) < 6 || len(p) > 7 || p[0] != "butler" || p[1] != "chat" {
+	partition := ""
+	if len(p) == 7 {
+		partition = p[2]
+		p = slices.Delete(p, 2, 3)
+	}
+	if len(p) != 6 || p[0] != "butler" || p[1] != "chat" {
 		return Turn{}, "", fault.New(fault.Invalid, "%q is not the subject of a turn's event", subject)
 	}
 	t, err := parse(p[2], p[3], p[4])
 	if err != nil {
 		return Turn{}, "", err
+	}
+	if partition != "" && partition != strconv.Itoa(t.Partition()) {
+		return Turn{}, "", fault.New(fault.Invalid, "%q is not in the partition of its session", subject)
 	}
 	switch k := Kind(p[5]); k {
 	case Asked, Step, Signal, Stop, Answer:

@@ -24,7 +24,7 @@ func TestTurnIDIsATokenAndStable(t *testing.T) {
 func TestSubjectsReadBack(t *testing.T) {
 	turn := Turn{Session{7, 12}, "m1"}
 	for _, k := range []Kind{Asked, Step, Signal, Stop, Answer} {
-		for _, subject := range []string{turn.Subject(k), turn.Subject(k) + ".31"} {
+		for _, subject := range []string{turn.Subject(k), turn.Stored(k)} {
 			got, kind, err := ParseSubject(subject)
 			require.NoError(t, err)
 			require.Equal(t, turn, got)
@@ -46,6 +46,8 @@ func TestSubjectsReadBack(t *testing.T) {
 }
 
 func FuzzParseSubject(f *testing.F) {
+	f.Add("butler.chat.1.2.m.asked")
+	f.Add("butler.chat.25.1.2.m.asked")
 	f.Add("butler.chat.1.2.m.asked.3")
 	f.Add("butler.chat.1.2.summary")
 	f.Add("butler.chat.-1.2.m.asked")

@@ -205,7 +205,7 @@ func TestStopping(t *testing.T) {
 	require.Contains(t, res.text(), `"status":"stopped"`)
 	require.Equal(t, http.StatusOK, r.call(r.admin, "POST", "/api/chat/messages", map[string]any{"text": "two", "local_id": "m2", "wait": 20}).status)
 	require.False(t, stop(map[string]any{}).Stopped, "what is answered is not stopped")
-	stops, err := r.bus.Load(t.Context(), "CHAT", "butler.chat.1.*.*.stop.*", 0, 0)
+	stops, err := r.bus.Load(t.Context(), "CHAT", chat.PersonKindFilter(1, chat.Stop), 0, 0)
 	require.NoError(t, err)
 	require.Len(t, stops, 2)
 }

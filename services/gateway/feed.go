@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -75,8 +74,8 @@ func (h *hub) missed(ctx context.Context, person int64, after *cursor, chatEnd u
 	if from > 0 {
 		from-- // the event at the cursor itself: when it is an answer, the end of its stream is told again
 	}
-	asked, err1 := h.read(ctx, bus.ChatStream, fmt.Sprintf("butler.chat.%d.*.*.asked.*", person), after.chat, chatEnd, left, decodeChat)
-	answers, err2 := h.read(ctx, bus.ChatStream, fmt.Sprintf("butler.chat.%d.*.*.answer.*", person), from, chatEnd, left, decodeChat)
+	asked, err1 := h.read(ctx, bus.ChatStream, chat.PersonKindFilter(person, chat.Asked), after.chat, chatEnd, left, decodeChat)
+	answers, err2 := h.read(ctx, bus.ChatStream, chat.PersonKindFilter(person, chat.Answer), from, chatEnd, left, decodeChat)
 	if err := cmp.Or(err1, err2); err != nil && !errors.Is(err, errMissedTooMuch) {
 		return end, nil, err
 	}
@@ -179,7 +178,7 @@ func (h *hub) withoutAnswered(ctx context.Context, seen uint64, answers, deltas 
 	for _, ev := range deltas {
 		isLate, known := late[ev.key]
 		if !known {
-			s, found, err := h.bus.Last(ctx, bus.ChatStream, ev.turn.Subject(chat.Answer)+".*")
+			s, found, err := h.bus.Last(ctx, bus.ChatStream, ev.turn.Stored(chat.Answer))
 			if err != nil {
 				return nil, err
 			}
@@ -203,7 +202,7 @@ func (h *hub) findQuestions(ctx context.Context, asked, answers []*event) error 
 		if ev.replyTo = seqs[ev.key]; ev.replyTo != 0 {
 			continue
 		}
-		s, found, err := h.bus.Last(ctx, bus.ChatStream, ev.turn.Subject(chat.Asked)+".*")
+		s, found, err := h.bus.Last(ctx, bus.ChatStream, ev.turn.Stored(chat.Asked))
 		if err != nil {
 			return err
 		}

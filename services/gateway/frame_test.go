@@ -27,7 +27,7 @@ func TestEventsAreReadAsTheyAreWritten(t *testing.T) {
 		Sender: &butlerv1.Actor{Id: 7, Name: "ann", Role: "MEMBER"}, ConversationId: 12, LocalId: "m1", Text: "hé\u0001<", Channel: "cli", Language: "zh",
 	})
 	require.NoError(t, err)
-	ev, err := decodeChat(bus.Stored{Event: bus.Event{Type: chat.TypeAsked, Subject: turn.Subject(chat.Asked) + ".3", Data: asked}, Seq: 5, At: now})
+	ev, err := decodeChat(bus.Stored{Event: bus.Event{Type: chat.TypeAsked, Subject: turn.Stored(chat.Asked), Data: asked}, Seq: 5, At: now})
 	require.NoError(t, err)
 	require.Equal(t, &event{
 		kind: eventAsked, seq: 5, at: now, turn: turn, key: "7.12.m1", text: "hé\u0001<", localID: "m1", sender: actor{7, "ann", "MEMBER"},
@@ -40,7 +40,7 @@ func TestEventsAreReadAsTheyAreWritten(t *testing.T) {
 		}},
 	})
 	require.NoError(t, err)
-	ev, err = decodeChat(bus.Stored{Event: bus.Event{Type: chat.TypeAnswer, Subject: turn.Subject(chat.Answer) + ".3", Data: answer}, Seq: 6, At: now})
+	ev, err = decodeChat(bus.Stored{Event: bus.Event{Type: chat.TypeAnswer, Subject: turn.Stored(chat.Answer), Data: answer}, Seq: 6, At: now})
 	require.NoError(t, err)
 	require.Equal(t, &event{
 		kind: eventAnswer, seq: 6, at: now, turn: turn, key: "7.12.m1", text: "sorry", localID: "m1", streamID: "m1-1-1",
@@ -54,7 +54,7 @@ func TestEventsAreReadAsTheyAreWritten(t *testing.T) {
 		kind: eventDelta, seq: 7, at: now, turn: turn, key: "7.12.m1", text: "x", localID: "m1", streamID: "m1-1-1", index: 2,
 	}, ev)
 	// Steps and signals are of no concern.
-	ev, err = decodeChat(bus.Stored{Event: bus.Event{Type: chat.TypeStep, Subject: turn.Subject(chat.Step) + ".3"}})
+	ev, err = decodeChat(bus.Stored{Event: bus.Event{Type: chat.TypeStep, Subject: turn.Stored(chat.Step)}})
 	require.NoError(t, err)
 	require.Nil(t, ev)
 }
@@ -117,8 +117,8 @@ func FuzzInboundFrame(f *testing.F) {
 }
 
 func FuzzEvents(f *testing.F) {
-	f.Add("butler.chat.1.2.m.asked.3", chat.TypeAsked, []byte(`{"sender":{"id":"1"},"local_id":"m"}`))
-	f.Add("butler.chat.1.2.m.answer.3", chat.TypeAnswer, []byte(`{"end":{"result":{"reply_to_local_id":"m","deltas":-1}}}`))
+	f.Add("butler.chat.25.1.2.m.asked", chat.TypeAsked, []byte(`{"sender":{"id":"1"},"local_id":"m"}`))
+	f.Add("butler.chat.25.1.2.m.answer", chat.TypeAnswer, []byte(`{"end":{"result":{"reply_to_local_id":"m","deltas":-1}}}`))
 	f.Add("butler.delta.1.2", chat.TypeDelta, []byte(`{"turn":"m","stream_id":"s","reply_to_local_id":"m"}`))
 	f.Fuzz(func(t *testing.T, subject, typ string, data []byte) {
 		s := bus.Stored{Event: bus.Event{Subject: subject, Type: typ, Data: data}, Seq: 1}

@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -148,11 +147,9 @@ func (s *Service) awaitProjection(ctx context.Context, session chat.Session) {
 	ctx, cancel := context.WithTimeout(ctx, freshWait)
 	defer cancel()
 	var newest uint64
-	filters := []string{
-		fmt.Sprintf("butler.chat.%d.*.*.asked.*", session.Person), fmt.Sprintf("butler.chat.%d.*.*.answer.*", session.Person),
-	}
+	filters := []string{chat.PersonKindFilter(session.Person, chat.Asked), chat.PersonKindFilter(session.Person, chat.Answer)}
 	if session.Thread != 0 {
-		filters = []string{"butler.chat." + session.String() + ".*.asked.*", "butler.chat." + session.String() + ".*.answer.*"}
+		filters = []string{session.KindFilter(chat.Asked), session.KindFilter(chat.Answer)}
 	}
 	for _, filter := range filters {
 		last, found, err := s.bus.Last(ctx, bus.ChatStream, filter)

@@ -121,7 +121,7 @@ func (h *hub) findQuestion(a *audience, held *heldAnswer) {
 func (h *hub) questionOf(turn chat.Turn) (uint64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookWithin)
 	defer cancel()
-	s, found, err := h.bus.Last(ctx, bus.ChatStream, turn.Subject(chat.Asked)+".*")
+	s, found, err := h.bus.Last(ctx, bus.ChatStream, turn.Stored(chat.Asked))
 	if err != nil || !found {
 		return 0, err
 	}

@@ -119,7 +119,7 @@ func (s *Service) sentBefore(ctx context.Context, turn chat.Turn, m outgoing) (a
 
 // lastOf gives a turn's newest event of a kind, nil when there is none.
 func (s *Service) lastOf(ctx context.Context, turn chat.Turn, kind chat.Kind) (*event, error) {
-	stored, found, err := s.bus.Last(ctx, bus.ChatStream, turn.Subject(kind)+".*")
+	stored, found, err := s.bus.Last(ctx, bus.ChatStream, turn.Stored(kind))
 	if err != nil || !found {
 		return nil, err
 	}

@@ -48,8 +48,7 @@ func (s *Service) stopTurns(ctx context.Context, who *principal, session chat.Se
 // after the question that was answered last.
 func (s *Service) openTurns(ctx context.Context, session chat.Session) ([]chat.Turn, error) {
 	turns := s.hub.openTurns(session)
-	prefix := "butler.chat." + session.String() + ".*."
-	last, found, err := s.bus.Last(ctx, bus.ChatStream, prefix+string(chat.Answer)+".*")
+	last, found, err := s.bus.Last(ctx, bus.ChatStream, session.KindFilter(chat.Answer))
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +58,7 @@ func (s *Service) openTurns(ctx context.Context, session chat.Session) ([]chat.T
 		if err != nil {
 			return nil, err
 		}
-		asked, found, err := s.bus.Last(ctx, bus.ChatStream, answered.Subject(chat.Asked)+".*")
+		asked, found, err := s.bus.Last(ctx, bus.ChatStream, answered.Stored(chat.Asked))
 		if err != nil {
 			return nil, err
 		}
@@ -67,7 +66,7 @@ func (s *Service) openTurns(ctx context.Context, session chat.Session) ([]chat.T
 			after = asked.Seq
 		}
 	}
-	asked, err := s.bus.Load(ctx, bus.ChatStream, prefix+string(chat.Asked)+".*", after, maxStops)
+	asked, err := s.bus.Load(ctx, bus.ChatStream, session.KindFilter(chat.Asked), after, maxStops)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +105,7 @@ func (s *Service) stopTurn(ctx context.Context, who *principal, turn chat.Turn) 
 			return true, nil
 		}
 		// A stop that is not the newest event any more counts as well.
-		if _, found, err := s.bus.Last(ctx, bus.ChatStream, turn.Subject(chat.Stop)+".*"); err != nil || found {
+		if _, found, err := s.bus.Last(ctx, bus.ChatStream, turn.Stored(chat.Stop)); err != nil || found {
 			return found, err
 		}
 		_, err = s.bus.Append(ctx, ev, bus.Expect{Filter: turn.Filter(), Seq: last.Seq})

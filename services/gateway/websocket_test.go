@@ -207,7 +207,7 @@ func TestStopOnTheWebSocket(t *testing.T) {
 	require.Equal(t, "CHAT_STREAM", c.next().Type)
 	c.send(map[string]any{"type": "STOP"})
 	require.Eventually(t, func() bool {
-		_, found, err := r.bus.Last(context.Background(), "CHAT", "butler.chat.1.*.m1.stop.*")
+		_, found, err := r.bus.Last(context.Background(), "CHAT", "butler.chat.*.1.*.m1.stop")
 		return err == nil && found
 	}, patience, 5*time.Millisecond)
 	close(stopped)
