@@ -47,6 +47,7 @@ type Bus struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	log      *slog.Logger
+	server   *Server // embedded; nil when it is another process
 	service  string
 	inbox    string
 	replicas int
@@ -66,7 +67,7 @@ func Connect(ctx context.Context, o Options) (*Bus, error) {
 		o.Service = "butler"
 	}
 	b := &Bus{
-		log: o.Log, service: o.Service, inbox: "_INBOX_" + o.Service,
+		log: o.Log, server: o.Server, service: o.Service, inbox: "_INBOX_" + o.Service,
 		replicas: max(o.Replicas, 1), watchers: map[chan struct{}]struct{}{},
 	}
 	opts := []nats.Option{

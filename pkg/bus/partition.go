@@ -229,7 +229,8 @@ func (w *partitions) start(ctx context.Context, p int, broken chan<- int) (jetst
 	if err != nil {
 		return nil, err
 	}
-	return cons.Consume(func(m jetstream.Msg) { w.deliver(p, m) },
+	made := cons.CachedInfo().Created
+	return cons.Consume(func(m jetstream.Msg) { w.deliver(p, made, m) },
 		jetstream.PullPriorityGroup(partitionGroup), jetstream.PullMaxMessages(100),
 		jetstream.PullExpiry(partitionExpiry), jetstream.PullHeartbeat(partitionExpiry/4),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
@@ -244,7 +245,9 @@ func (w *partitions) start(ctx context.Context, p int, broken chan<- int) (jetst
 		}))
 }
 
-func (w *partitions) deliver(p int, m jetstream.Msg) {
+// deliver takes a message of partition p, whose consumer was made at the time given: what it delivered before that, or
+// another one in its place, nobody knows any more.
+func (w *partitions) deliver(p int, made time.Time, m jetstream.Msg) {
 	ev, err := fromMsg(m)
 	if err != nil {
 		w.bus.log.Error("a delivery that is none", "error", err)
@@ -255,7 +258,8 @@ func (w *partitions) deliver(p int, m jetstream.Msg) {
 	if err != nil {
 		return
 	}
-	d := &Delivery{Stored: ev, Partition: p, First: meta.NumDelivered == 1 && time.Since(ev.At) < firstWithin, Pin: m.Headers().Get("Nats-Pin-Id"), w: w, msg: m}
+	first := meta.NumDelivered == 1 && time.Since(ev.At) < firstWithin && ev.At.After(made)
+	d := &Delivery{Stored: ev, Partition: p, First: first, Pin: m.Headers().Get("Nats-Pin-Id"), w: w, msg: m}
 	w.mu.Lock()
 	if old := w.held[ev.Seq]; old != nil {
 		// It came again while it is held here, for instance after a lost connection: only its reply subject is new.

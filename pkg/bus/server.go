@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -36,8 +37,10 @@ type ServerOptions struct {
 
 // Server is a NATS server with JetStream in this process.
 type Server struct {
-	srv      *server.Server
-	password string // of the user that this process connects as
+	srv       *server.Server
+	password  string // of the user that this process connects as
+	positions *positions
+	closed    sync.Once
 }
 
 // StartServer starts an embedded server and returns once it takes connections.
@@ -110,7 +113,12 @@ func StartServer(o ServerOptions) (*Server, error) {
 		srv.Shutdown()
 		return nil, errors.New("bus: the embedded NATS server did not become ready within 30 s")
 	}
-	return &Server{srv: srv, password: internal}, nil
+	s := &Server{srv: srv, password: internal}
+	if s.positions, err = keepPositions(s, o.Dir, o.Log); err != nil {
+		srv.Shutdown()
+		return nil, err
+	}
+	return s, nil
 }
 
 // OperatorPassword reads the operator's password from a file of mode 0600 in dir, making it on first use.
@@ -145,6 +153,7 @@ func (s *Server) URL() string {
 
 // Close stops the server after it has written what it holds.
 func (s *Server) Close() {
+	s.closed.Do(s.positions.close)
 	s.srv.Shutdown()
 	s.srv.WaitForShutdown()
 }
