@@ -187,8 +187,13 @@ func (b *Bus) Connected() bool { return b.nc.IsConnected() }
 // Source is the events' ce-source of this service.
 func (b *Bus) Source() string { return "/butler/" + b.service }
 
-// Check returns nil when NATS and JetStream answer; for readiness.
+// checkTimeout is how long NATS may take to answer a Check.
+const checkTimeout = 5 * time.Second
+
+// Check returns nil when NATS answers, within ctx and at most 5 s; for readiness.
 func (b *Bus) Check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout) // flushing refuses a context without a deadline
+	defer cancel()
 	if !b.nc.IsConnected() {
 		return fault.New(fault.Unavailable, "no connection to NATS")
 	}

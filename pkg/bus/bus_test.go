@@ -331,3 +331,14 @@ func TestAnItemThatFailsIsParked(t *testing.T) {
 	wg.Wait()
 	require.EqualValues(t, 3, tries.Load())
 }
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	b := bustest.Start(t)
+	require.NoError(t, b.Check(context.Background()), "also without a deadline")
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.Error(t, b.Check(ended))
+	b.Close()
+	require.Error(t, b.Check(context.Background()))
+}

@@ -68,6 +68,7 @@ func (t *Telemetry) ServeOps(ctx context.Context, l net.Listener) error {
 // Serve runs s on l until ctx ends, then lets open requests finish for up to five seconds and cuts off the rest. It
 // closes l. The error is nil when it ended because of ctx.
 func Serve(ctx context.Context, l net.Listener, s *http.Server) error {
+	shutdown := Graceful(s)
 	failed := make(chan error, 1)
 	go func() { failed <- s.Serve(l) }()
 	select {
@@ -77,7 +78,7 @@ func Serve(ctx context.Context, l net.Listener, s *http.Server) error {
 	}
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
-	if err := s.Shutdown(stop); err != nil {
+	if err := shutdown(stop); err != nil {
 		_ = s.Close()
 	}
 	<-failed

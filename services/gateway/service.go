@@ -22,6 +22,7 @@ import (
 
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/fault"
+	"github.com/butlerhub/butler/pkg/telemetry"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 	"github.com/butlerhub/butler/services/gateway/store"
 )
@@ -209,6 +210,7 @@ func (s *Service) Run(ctx context.Context) error {
 		BaseContext:       func(net.Listener) context.Context { return s.ending },
 		ErrorLog:          slog.NewLogLogger(quiet{s.log.Handler()}, slog.LevelDebug),
 	}
+	shutdown := telemetry.Graceful(server)
 	// What works in the background ends after the requests that may need it.
 	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
 	defer endBackground()
@@ -234,7 +236,7 @@ func (s *Service) Run(ctx context.Context) error {
 		s.stop() // streams end; their clients come back with their cursor
 		s.sockets.closeAll(drain, closeGoingAway, "Butler restarts; connect again")
 	}()
-	if err := server.Shutdown(drain); err != nil {
+	if err := shutdown(drain); err != nil {
 		s.log.Warn("some requests did not end in time", "error", err)
 		_ = server.Close()
 	}

@@ -3,6 +3,8 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -246,4 +248,20 @@ func TestStoppingSendsClientsAway(t *testing.T) {
 	c.turn("m1")
 	require.NoError(t, r.gates[0].stop())
 	require.Equal(t, 1001, c.closeCode())
+}
+
+// Browsers open connections in advance; one that never brought a request must not hold the gateway up.
+func TestStoppingDoesNotWaitForUnusedConnections(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(d *Deps) { d.Settings.DrainTimeout = patience })
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(r.url(), "http://"))
+	require.NoError(t, err)
+	defer conn.Close()
+	// Connections are accepted in their order: when this is answered, the one before is the server's.
+	r.call(r.admin, "GET", "/api/auth/me", nil)
+	began := time.Now()
+	require.NoError(t, r.gates[0].stop())
+	require.Less(t, time.Since(began), 3*time.Second)
+	_, err = conn.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
 }
