@@ -57,7 +57,7 @@ type Config struct {
 	// Registerer takes the metrics of model calls. Default: none are kept.
 	Registerer prometheus.Registerer
 	// Handlers are told of every call: its start, and either its whole message or its Failure. Handlers registered with
-	// Eino globally hear of each HTTP attempt as well.
+	// Eino globally hear of each HTTP attempt as well, without its messages.
 	Handlers []callbacks.Handler
 }
 
@@ -243,7 +243,13 @@ func (c *Client) once(parent context.Context, msgs []*schema.Message, tools []*s
 	if err != nil {
 		return nil, &Failure{Reason: Rejected, Err: err}
 	}
-	stream, err := chat.Stream(ctx, msgs, c.options(opts)...)
+	options := c.options(opts)
+	if !c.Demo() && len(msgs) > 0 {
+		var write einomodel.Option
+		msgs, write = compose(msgs, c.quirks.Load()&quirkNoStreamOptions != 0)
+		options = append(options, write)
+	}
+	stream, err := chat.Stream(ctx, msgs, options...)
 	if err != nil {
 		return nil, c.classify(parent, conn, err, false)
 	}

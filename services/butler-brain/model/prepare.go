@@ -87,17 +87,6 @@ func (c *Client) options(opts CallOptions) []einomodel.Option {
 	default:
 		out = append(out, einomodel.WithMaxTokens(opts.MaxTokens))
 	}
-	if quirks&quirkNoStreamOptions != 0 {
-		out = append(out, openai.WithRequestPayloadModifier(
-			func(_ context.Context, _ []*schema.Message, body []byte) ([]byte, error) {
-				var doc map[string]json.RawMessage
-				if err := json.Unmarshal(body, &doc); err != nil {
-					return nil, err
-				}
-				delete(doc, "stream_options")
-				return json.Marshal(doc)
-			}))
-	}
 	return out
 }
 
