@@ -40,7 +40,8 @@ func LinkHash(r *butlerv1.AuditRecord) string {
 		N        int64  `json:"n"`
 		Items    []item `json:"items"`
 		Previous string `json:"previous"`
-	}{N: r.GetN(), Previous: r.GetPrevious()}
+		Covered  uint64 `json:"covered"`
+	}{N: r.GetN(), Previous: r.GetPrevious(), Covered: r.GetCovered()}
 	for _, i := range r.GetItems() {
 		doc.Items = append(doc.Items, item{
 			i.GetKind(), i.GetStream(), i.GetSeq(), i.GetSubject(), i.GetDigest(), i.GetAt().AsTime().UTC().Format(time.RFC3339Nano),
