@@ -2459,7 +2459,9 @@ type AuditRecord struct {
 	// Ed25519 signature of hash by the key named.
 	Signature []byte `protobuf:"bytes,5,opt,name=signature,proto3" json:"signature,omitempty"`
 	// Name of the key.
-	Key           string `protobuf:"bytes,6,opt,name=key,proto3" json:"key,omitempty"`
+	Key string `protobuf:"bytes,6,opt,name=key,proto3" json:"key,omitempty"`
+	// Every event of the stream APPROVAL up to this sequence is covered by this link or one before.
+	Covered       uint64 `protobuf:"varint,7,opt,name=covered,proto3" json:"covered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2534,6 +2536,13 @@ func (x *AuditRecord) GetKey() string {
 		return x.Key
 	}
 	return ""
+}
+
+func (x *AuditRecord) GetCovered() uint64 {
+	if x != nil {
+		return x.Covered
+	}
+	return 0
 }
 
 // AuditItem is one fact.
@@ -3204,14 +3213,15 @@ const file_butler_v1_approval_proto_rawDesc = "" +
 	"\x04keys\x18\x01 \x03(\v2\x13.butler.v1.GrantKeyR\x04keys\"2\n" +
 	"\bGrantKey\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
-	"\x06public\x18\x02 \x01(\fR\x06public\"\xa7\x01\n" +
+	"\x06public\x18\x02 \x01(\fR\x06public\"\xc1\x01\n" +
 	"\vAuditRecord\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x03R\x01n\x12*\n" +
 	"\x05items\x18\x02 \x03(\v2\x14.butler.v1.AuditItemR\x05items\x12\x1a\n" +
 	"\bprevious\x18\x03 \x01(\tR\bprevious\x12\x12\n" +
 	"\x04hash\x18\x04 \x01(\tR\x04hash\x12\x1c\n" +
 	"\tsignature\x18\x05 \x01(\fR\tsignature\x12\x10\n" +
-	"\x03key\x18\x06 \x01(\tR\x03key\"\x8a\x02\n" +
+	"\x03key\x18\x06 \x01(\tR\x03key\x12\x18\n" +
+	"\acovered\x18\a \x01(\x04R\acovered\"\x8a\x02\n" +
 	"\tAuditItem\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\tR\x06stream\x12\x10\n" +
