@@ -17,6 +17,8 @@ type Consume struct {
 	Batch   int    // most items of one call, 1 when zero
 	// Linger is how long an item waits for others to come, so that busy times make few large batches. 0 means not at all.
 	Linger time.Duration
+	// BusyLinger, when set, is Linger while much comes: when the batch before had more than a sixteenth of Batch.
+	BusyLinger time.Duration
 	// MaxTries, when set, is how often a batch of one may fail before its item is parked.
 	MaxTries int
 }
@@ -78,6 +80,10 @@ func (b *Bus) consume(ctx context.Context, c Consume, handle func(context.Contex
 	defer cc.Stop()
 	msgs := make([]jetstream.Msg, 0, batch)
 	for {
+		linger := c.Linger
+		if len(msgs) > batch/16 {
+			linger = max(linger, c.BusyLinger)
+		}
 		msgs = msgs[:0]
 		select {
 		case <-ctx.Done():
@@ -87,7 +93,7 @@ func (b *Bus) consume(ctx context.Context, c Consume, handle func(context.Contex
 		case m := <-items:
 			msgs = append(msgs, m)
 		}
-		if c.Linger > 0 && !sleep(ctx, c.Linger) {
+		if linger > 0 && !sleep(ctx, linger) {
 			return ctx.Err()
 		}
 	more:

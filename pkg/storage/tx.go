@@ -27,6 +27,7 @@ type Tx struct {
 		ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 		QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 		QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+		PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
 	}
 }
 
@@ -47,6 +48,34 @@ func (tx *Tx) Exec(query string, args ...any) (int64, error) {
 	n, err := result.RowsAffected()
 	return n, mapped(err)
 }
+
+// Stmt is a statement that runs many times in one transaction: it is read by the database once.
+type Stmt struct {
+	tx   *Tx
+	stmt *sql.Stmt
+}
+
+// Prepare gives a statement for many executions; Close it.
+func (tx *Tx) Prepare(query string) (*Stmt, error) {
+	stmt, err := tx.q.PrepareContext(tx.ctx, tx.dialect.rebind(query))
+	if err != nil {
+		return nil, mapped(err)
+	}
+	return &Stmt{tx, stmt}, nil
+}
+
+// Exec runs the statement and gives the number of rows that it changed.
+func (s *Stmt) Exec(args ...any) (int64, error) {
+	result, err := s.stmt.ExecContext(s.tx.ctx, clean(args)...)
+	if err != nil {
+		return 0, mapped(err)
+	}
+	n, err := result.RowsAffected()
+	return n, mapped(err)
+}
+
+// Close gives back what the statement holds; the transaction's end does so too.
+func (s *Stmt) Close() { _ = s.stmt.Close() }
 
 // QueryRow runs a query whose first row is wanted; the Row's Scan gives ErrNoRows when there is none.
 func (tx *Tx) QueryRow(query string, args ...any) Row {

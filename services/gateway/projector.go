@@ -13,13 +13,17 @@ import (
 // projectBatch is how many events are applied in one transaction.
 const projectBatch = 256
 
-// projectLinger is how long an event waits for others, so that a busy gateway makes few transactions of many.
-const projectLinger = 20 * time.Millisecond
+// projectLinger is how long an event waits for others, so that a busy gateway makes few transactions of many:
+// projectBusy when many come.
+const (
+	projectLinger = 20 * time.Millisecond
+	projectBusy   = 150 * time.Millisecond
+)
 
 // project fills the read model from the log until ctx ends. While the database does not answer, the events wait.
 func (s *Service) project(ctx context.Context) error {
 	return s.bus.Consume(ctx, bus.Consume{
-		Stream: bus.ChatStream, Durable: bus.ProjectorConsumer, Batch: projectBatch, Linger: projectLinger,
+		Stream: bus.ChatStream, Durable: bus.ProjectorConsumer, Batch: projectBatch, Linger: projectLinger, BusyLinger: projectBusy,
 	}, func(ctx context.Context, events []bus.Stored) error {
 		if err := s.apply(ctx, events); err != nil {
 			s.log.WarnContext(ctx, "the history waits for the database", "events", len(events), "error", err)

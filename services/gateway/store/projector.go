@@ -15,7 +15,7 @@ import (
 const (
 	// projector names the row of the table projection.
 	projector = "messages"
-	// insertBatch bounds the rows of one INSERT. More save PostgreSQL little, and SQLite parses each INSERT anew.
+	// insertBatch bounds the rows of one INSERT. More save PostgreSQL little.
 	insertBatch = 50
 	// MaxApply bounds the messages of one Apply.
 	MaxApply = 5000
@@ -59,8 +59,12 @@ func (s *Store) apply(ctx context.Context, messages []Message, position uint64) 
 			}
 		}
 		var applied int64
+		insert := insertMessages
+		if tx.Dialect() == storage.SQLite {
+			insert = insertSingly
+		}
 		for batch := range slices.Chunk(known, insertBatch) {
-			n, err := insertMessages(tx, batch)
+			n, err := insert(tx, batch)
 			if err != nil {
 				return err
 			}
@@ -121,6 +125,28 @@ func insertMessages(tx *storage.Tx, messages []Message) (int64, error) {
 	return tx.Exec(query.String(), args...)
 }
 
+// insertSingly inserts row by row: SQLite has no way to it, and reading a statement of many rows takes it longer than
+// storing them.
+func insertSingly(tx *storage.Tx, messages []Message) (applied int64, err error) {
+	in := make([]string, strings.Count(messageColumns, ",")+1)
+	for i := range in {
+		in[i] = placeholder(i + 1)
+	}
+	insert, err := tx.Prepare("INSERT INTO messages (" + messageColumns + ") VALUES (" + strings.Join(in, ", ") + ") ON CONFLICT DO NOTHING")
+	if err != nil {
+		return 0, err
+	}
+	defer insert.Close()
+	for _, m := range messages {
+		n, err := insert.Exec(m.values()...)
+		if err != nil {
+			return applied, err
+		}
+		applied += n
+	}
+	return applied, nil
+}
+
 // touchThreads brings last_message_at and missing titles of the messages' threads up to date.
 func touchThreads(tx *storage.Tx, messages []Message) error {
 	type news struct {
@@ -142,15 +168,23 @@ func touchThreads(tx *storage.Tx, messages []Message) error {
 			}
 		}
 	}
+	if len(threads) == 0 {
+		return nil
+	}
+	// title_from = -1, a person's own title, is neither 0 nor greater than any sequence: it stays.
+	const untitled = "CAST($3 AS BIGINT) > 0 AND (title_from = 0 OR title_from > $3)"
+	update, err := tx.Prepare(`UPDATE threads SET
+			last_message_at = CASE WHEN last_message_at < $2 THEN $2 ELSE last_message_at END,
+			title = CASE WHEN ` + untitled + ` THEN $4 ELSE title END,
+			title_from = CASE WHEN ` + untitled + ` THEN $3 ELSE title_from END
+		WHERE id = $1 AND (last_message_at < $2 OR (` + untitled + `))`)
+	if err != nil {
+		return err
+	}
+	defer update.Close()
 	for _, id := range slices.Sorted(maps.Keys(threads)) {
 		n := threads[id]
-		// title_from = -1, a person's own title, is neither 0 nor greater than any sequence: it stays.
-		const untitled = "CAST($3 AS BIGINT) > 0 AND (title_from = 0 OR title_from > $3)"
-		if _, err := tx.Exec(`UPDATE threads SET
-				last_message_at = CASE WHEN last_message_at < $2 THEN $2 ELSE last_message_at END,
-				title = CASE WHEN `+untitled+` THEN $4 ELSE title END,
-				title_from = CASE WHEN `+untitled+` THEN $3 ELSE title_from END
-			WHERE id = $1 AND (last_message_at < $2 OR (`+untitled+`))`, id, n.last, n.titleFrom, n.title); err != nil {
+		if _, err := update.Exec(id, n.last, n.titleFrom, n.title); err != nil {
 			return err
 		}
 	}
