@@ -14,17 +14,19 @@ import (
 
 // Grant is the permission to do one effect once.
 type Grant struct {
-	ID        string  `json:"jti"`               // the approval
-	Effect    string  `json:"effect"`            // digest of the effect
-	Kind      string  `json:"kind"`              // of the effect
-	Host      string  `json:"host,omitempty"`    // which executor
-	Session   string  `json:"session,omitempty"` // which shell session
-	Requester int64   `json:"sub,string"`        // for whom
-	Approvers []int64 `json:"approvers"`         // who said yes; empty when the policy did
-	RunBy     int64   `json:"exp"`               // Unix seconds; it must begin before
-	Issued    int64   `json:"iat"`               // Unix seconds
-	Audience  string  `json:"aud"`               // audience
-	Form      int     `json:"butler_grant_form"` // 1
+	ID        string  `json:"jti"`                // the approval
+	Effect    string  `json:"effect"`             // digest of the effect
+	Kind      string  `json:"kind"`               // of the effect
+	Risk      string  `json:"risk"`               // level that was judged; an executor that judges a higher one asks again
+	Hardline  bool    `json:"hardline,omitempty"` // what no chat may allow was allowed by an explicit rule
+	Host      string  `json:"host,omitempty"`     // which executor
+	Session   string  `json:"session,omitempty"`  // which shell session
+	Requester int64   `json:"sub,string"`         // for whom
+	Approvers []int64 `json:"approvers"`          // who said yes; empty when the policy did
+	RunBy     int64   `json:"exp"`                // Unix seconds; it must begin before
+	Issued    int64   `json:"iat"`                // Unix seconds
+	Audience  string  `json:"aud"`                // audience
+	Form      int     `json:"butler_grant_form"`  // 1
 }
 
 const (
