@@ -1,0 +1,59 @@
+package guard
+
+import "strings"
+
+// builtins are the commands of the shell itself: a function of that name changes what every later line does.
+var builtins = set(`. : [ alias bg bind break builtin caller cd command compgen complete compopt continue declare dirs
+	disown echo enable eval exec exit export false fc fg getopts hash help history jobs kill let local logout mapfile
+	popd printf pushd pwd read readarray readonly return set shift shopt source suspend test times trap true type
+	typeset ulimit umask unalias unset wait command_not_found_handle`)
+
+func set(words string) map[string]bool {
+	m := map[string]bool{}
+	for _, word := range strings.Fields(words) {
+		m[word] = true
+	}
+	return m
+}
+
+// Variables by what they do to later commands.
+var (
+	// What they hold is loaded or executed by ordinary programs.
+	runningVariables = set(`LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT DYLD_INSERT_LIBRARIES DYLD_LIBRARY_PATH BASH_ENV ENV
+		PROMPT_COMMAND SHELLOPTS BASHOPTS GIT_SSH GIT_SSH_COMMAND GIT_EXTERNAL_DIFF GIT_EXEC_PATH GIT_PROXY_COMMAND
+		GIT_ASKPASS SSH_ASKPASS GIT_CONFIG_COUNT GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_CONFIG_PARAMETERS GIT_SEQUENCE_EDITOR
+		GIT_TEMPLATE_DIR GIT_DIR GIT_WORK_TREE PERL5OPT PERL5LIB PERL5DB PYTHONSTARTUP PYTHONPATH PYTHONHOME RUBYOPT RUBYLIB NODE_OPTIONS NODE_PATH
+		JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS LESSOPEN LESSCLOSE MANOPT TAR_OPTIONS ZDOTDIR INPUTRC HOME SUDO_ASKPASS
+		GCONV_PATH HOSTALIASES LUA_INIT AWKPATH PHPRC TERMINFO VIMINIT EXINIT RSYNC_RSH CVS_RSH PROMPT_DIRTRIM
+		GOFLAGS GOTOOLCHAIN RUSTC_WRAPPER RUSTC CARGO_BUILD_RUSTC_WRAPPER MAKEFLAGS BROWSER TMUX TMUX_PANE`)
+	// They choose a program, a place or a log, in bounds.
+	choosingVariables = set(`EDITOR VISUAL PAGER MANPAGER GIT_PAGER GIT_EDITOR SYSTEMD_PAGER SYSTEMD_EDITOR LESS SHELL TMPDIR PATH CDPATH
+		HISTFILE HISTCONTROL HISTIGNORE HISTSIZE HISTFILESIZE HISTTIMEFORMAT PS0 PS1 PS2 PS3 PS4 IFS http_proxy https_proxy HTTP_PROXY HTTPS_PROXY
+		ALL_PROXY all_proxy KUBECONFIG DOCKER_HOST AWS_PROFILE AWS_ENDPOINT_URL GOPROXY GOPRIVATE GONOSUMDB GOINSECURE
+		PIP_INDEX_URL PIP_EXTRA_INDEX_URL NPM_CONFIG_REGISTRY npm_config_registry SSL_CERT_FILE SSL_CERT_DIR CURL_CA_BUNDLE
+		NODE_TLS_REJECT_UNAUTHORIZED GIT_SSL_NO_VERIFY PYTHONHTTPSVERIFY SSLKEYLOGFILE SSH_AUTH_SOCK FCEDIT TMOUT XDG_CONFIG_HOME`)
+)
+
+// influence says how much the value of a variable decides about later commands.
+func influence(name string) level {
+	switch {
+	case name == "IFS":
+		return low // its effect on this text is followed
+	case runningVariables[name], strings.HasPrefix(name, "BASH_FUNC_"), strings.HasPrefix(name, "GIT_CONFIG_"),
+		strings.HasPrefix(name, "LD_"), strings.HasPrefix(name, "DYLD_"):
+		return high
+	case choosingVariables[name], strings.HasPrefix(name, "BUTLER_"):
+		return medium
+	}
+	return low
+}
+
+// pathRisk judges a value of PATH: folders that others may write to come before the programs of the system.
+func pathRisk(value string) level {
+	for _, dir := range strings.Split(value, ":") {
+		if underAny(dir, tempTrees) || dir == "" || dir == "." || dir != unknown && !strings.HasPrefix(dir, "/") && !strings.HasPrefix(dir, unknown) {
+			return high
+		}
+	}
+	return medium
+}

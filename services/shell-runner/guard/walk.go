@@ -1,0 +1,704 @@
+package guard
+
+import (
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// check is one judgement in progress.
+type check struct {
+	g     *Guard
+	req   *Request
+	home  string
+	dir   string
+	out   *Result
+	level level
+	all   []scored
+	steps int
+	bytes int
+	depth int
+	over  bool // a bound was passed
+	// written are the files that the line has written so far: running one runs what nobody has seen.
+	written map[string]bool
+}
+
+type scored struct {
+	Reason
+	level level
+}
+
+// step counts work, and says whether there may be more.
+func (c *check) step() bool {
+	c.steps++
+	if c.steps > maxSteps {
+		c.over = true
+	}
+	return !c.over
+}
+
+func (c *check) add(l level, code string, start, end int, subject string) {
+	c.level = max(c.level, l)
+	if l == low {
+		return
+	}
+	for i, r := range c.all {
+		if r.Code == code && r.Start == start && r.End == end {
+			c.all[i].level = max(r.level, l)
+			return
+		}
+	}
+	if len(c.all) >= 4*maxReasons {
+		return
+	}
+	text := c.g.tables.reasons[code]
+	if subject == "" {
+		subject = "…"
+	}
+	subject = visible(short(subject, 60))
+	c.all = append(c.all, scored{level: l, Reason: Reason{
+		Code: code, Start: start, End: end,
+		Text:   strings.ReplaceAll(text.en, "{}", subject),
+		TextZH: strings.ReplaceAll(text.zh, "{}", subject),
+	}})
+}
+
+func short(s string, most int) string {
+	if r := []rune(s); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return s
+}
+
+// walker walks one parsed text.
+type walker struct {
+	c     *check
+	sc    *scope
+	fixed bool // the text is not the line itself: everything in it has the span start, end
+	start int
+	end   int
+	far   bool  // runs on another host or in a container
+}
+
+func (w *walker) span(n syntax.Node) (int, int) {
+	if w.fixed {
+		return w.start, w.end
+	}
+	start, end := int(n.Pos().Offset()), int(n.End().Offset())
+	if end < start {
+		end = start
+	}
+	return min(start, len(w.c.req.Text)), min(end, len(w.c.req.Text))
+}
+
+func (w *walker) add(l level, code string, n syntax.Node) {
+	start, end := w.span(n)
+	subject := ""
+	if !w.fixed {
+		subject = w.c.req.Text[start:end]
+	}
+	w.c.add(l, code, start, end, subject)
+}
+
+func (w *walker) addWord(l level, code string, x word) { w.c.add(l, code, x.start, x.end, x.shown()) }
+
+// inner judges a text within the text: the argument of sh -c, of eval, of a trap, an alias.
+func (w *walker) inner(text string, x word, sc *scope) {
+	if !w.c.step() {
+		return
+	}
+	if strings.Contains(text, unknown) {
+		// The parts that are not known become the value of a variable nobody has set: as words they are unknown again.
+		text = strings.ReplaceAll(text, unknown, "${_}")
+	}
+	w.c.bytes += len(text)
+	if w.c.depth >= maxDepth || w.c.bytes > maxParsed {
+		w.c.over = true
+		return
+	}
+	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(text), "")
+	if err != nil {
+		w.c.add(high, "inner-unreadable", x.start, x.end, text)
+		return
+	}
+	w.c.depth++
+	v := &walker{c: w.c, sc: sc, fixed: true, start: x.start, end: x.end, far: w.far}
+	v.stmts(file.Stmts)
+	w.c.depth--
+}
+
+func (w *walker) stmts(list []*syntax.Stmt) {
+	for _, s := range list {
+		w.stmt(s)
+	}
+}
+
+func (w *walker) stmt(s *syntax.Stmt) {
+	if s == nil || !w.c.step() {
+		return
+	}
+	w.c.depth++
+	defer func() { w.c.depth-- }()
+	if w.c.depth > 10*maxDepth {
+		w.c.over = true
+		return
+	}
+	if s.Background && w.sc.inLoop {
+		w.add(high, "endless-jobs", s)
+	}
+	stdin := w.sc.stdin
+	w.redirects(s.Redirs)
+	if s.Background || s.Coprocess {
+		w.isolated(func() { w.command(s.Cmd, s) })
+	} else {
+		w.command(s.Cmd, s)
+	}
+	w.sc.stdin = stdin
+}
+
+func (w *walker) command(cmd syntax.Command, s *syntax.Stmt) {
+	switch x := cmd.(type) {
+	case nil:
+	case *syntax.CallExpr:
+		w.call(x)
+	case *syntax.BinaryCmd:
+		w.binary(x)
+	case *syntax.Subshell:
+		w.isolated(func() { w.stmts(x.Stmts) })
+	case *syntax.Block:
+		w.stmts(x.Stmts)
+	case *syntax.IfClause:
+		w.ifClause(x)
+	case *syntax.WhileClause:
+		w.while(x)
+	case *syntax.ForClause:
+		w.forClause(x)
+	case *syntax.CaseClause:
+		w.one(x.Word)
+		for _, item := range x.Items {
+			for _, p := range item.Patterns {
+				w.one(p)
+			}
+			w.branch(func() { w.stmts(item.Stmts) })
+		}
+	case *syntax.FuncDecl:
+		w.function(x)
+	case *syntax.DeclClause:
+		w.declare(x)
+	case *syntax.TestClause:
+		w.test(x.X)
+	case *syntax.ArithmCmd:
+		w.arithmetic(x.X)
+	case *syntax.LetClause:
+		for _, e := range x.Exprs {
+			w.arithmetic(e)
+		}
+	case *syntax.TimeClause:
+		w.stmt(x.Stmt)
+	case *syntax.CoprocClause:
+		w.add(medium, "background-pipe", s)
+		if x.Name != nil {
+			w.one(x.Name)
+		}
+		w.isolated(func() { w.stmt(x.Stmt) })
+	default:
+		w.add(high, "unreadable", s)
+	}
+}
+
+func (w *walker) binary(x *syntax.BinaryCmd) {
+	if x.Op == syntax.AndStmt || x.Op == syntax.OrStmt {
+		w.stmt(x.X)
+		w.branch(func() { w.stmt(x.Y) })
+		return
+	}
+	// A pipe: each side is a shell of its own.
+	w.isolated(func() { w.stmt(x.X) })
+	text, ok := w.constant([]*syntax.Stmt{x.X})
+	w.isolated(func() {
+		w.sc.stdin = source{kind: fromPipe}
+		if ok {
+			w.sc.stdin = source{fromText, text}
+		}
+		w.stmt(x.Y)
+	})
+}
+
+func (w *walker) ifClause(x *syntax.IfClause) {
+	for x != nil {
+		w.stmts(x.Cond)
+		w.branch(func() { w.stmts(x.Then) })
+		if x.Else != nil && len(x.Else.Cond) == 0 {
+			w.branch(func() { w.stmts(x.Else.Then) })
+			return
+		}
+		x = x.Else
+	}
+}
+
+func (w *walker) while(x *syntax.WhileClause) {
+	w.forgetAssigned(x)
+	endless := len(x.Cond) == 1 && (isCall(x.Cond[0], "true", ":") && !x.Until || isCall(x.Cond[0], "false") && x.Until)
+	w.branch(func() {
+		w.sc.inLoop = w.sc.inLoop || endless
+		w.stmts(x.Cond)
+		w.stmts(x.Do)
+		w.sc.inLoop = false
+	})
+}
+
+func isCall(s *syntax.Stmt, names ...string) bool {
+	call, ok := s.Cmd.(*syntax.CallExpr)
+	if !ok || len(call.Args) == 0 {
+		arithm, ok := s.Cmd.(*syntax.ArithmCmd)
+		return ok && arithm.X != nil && slices.Contains(names, "true")
+	}
+	return slices.Contains(names, call.Args[0].Lit())
+}
+
+func (w *walker) forClause(x *syntax.ForClause) {
+	w.forgetAssigned(x)
+	endless := false
+	switch loop := x.Loop.(type) {
+	case *syntax.WordIter:
+		var items []word
+		for _, item := range loop.Items {
+			items = append(items, w.fields(item)...)
+		}
+		w.branch(func() {
+			w.sc.set(loop.Name.Value, nil)
+			// Few constants are judged one after the other.
+			if len(items) > 0 && len(items) <= 8 && !slices.ContainsFunc(items, func(x word) bool { return !x.known() || x.glob }) {
+				for _, item := range items {
+					w.sc.set(loop.Name.Value, []string{item.text})
+					w.stmts(x.Do)
+				}
+				return
+			}
+			if prefix, ok := commonPlace(items); ok {
+				w.sc.set(loop.Name.Value, []string{prefix})
+			}
+			w.stmts(x.Do)
+		})
+		return
+	case *syntax.CStyleLoop:
+		w.arithmetic(loop.Init)
+		w.arithmetic(loop.Cond)
+		w.arithmetic(loop.Post)
+		endless = loop.Cond == nil
+	}
+	w.branch(func() {
+		w.sc.inLoop = w.sc.inLoop || endless
+		w.stmts(x.Do)
+		w.sc.inLoop = false
+	})
+}
+
+// commonPlace gives what is known of the file names that the only word of a loop's list becomes.
+func commonPlace(items []word) (string, bool) {
+	if len(items) != 1 || !items[0].glob || !items[0].known() {
+		return "", false
+	}
+	i := strings.IndexAny(items[0].text, "*?[")
+	if i <= 0 {
+		return "", false
+	}
+	return items[0].text[:i] + unknown, true
+}
+
+// function judges a definition: its body, with nothing known of what it will be called with.
+func (w *walker) function(x *syntax.FuncDecl) {
+	name := ""
+	if x.Name != nil {
+		name = x.Name.Value
+	}
+	start, end := w.span(x)
+	if w.bomb(x, name) {
+		w.c.add(critical, "fork-bomb", start, end, name)
+	}
+	l := medium
+	if w.c.g.tables.programs[name] != nil || builtins[name] {
+		l = high
+	}
+	w.c.add(l, map[level]string{medium: "defines-function", high: "shadows-command"}[l], start, end, name)
+	names := assigned(x.Body)
+	w.sc.functions[name] = names
+	w.isolated(func() {
+		for v := range w.sc.vars {
+			if v != "HOME" {
+				w.sc.vars[v] = nil
+			}
+		}
+		w.sc.positional = nil
+		w.sc.stdin = source{kind: fromPipe}
+		w.stmt(x.Body)
+	})
+}
+
+// bomb says whether a function starts itself more than once, or in the background.
+func (w *walker) bomb(x *syntax.FuncDecl, name string) bool {
+	if name == "" {
+		return false
+	}
+	calls, background := 0, false
+	syntax.Walk(x.Body, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.CallExpr:
+			if len(n.Args) > 0 && n.Args[0].Lit() == name {
+				calls++
+			}
+		case *syntax.Stmt:
+			background = background || n.Background
+		case *syntax.BinaryCmd:
+			background = background || n.Op == syntax.Pipe || n.Op == syntax.PipeAll
+		}
+		return true
+	})
+	return calls > 1 || calls == 1 && background
+}
+
+// forgetAssigned forgets what a loop's body assigns: its later rounds see it from the start.
+func (w *walker) forgetAssigned(n syntax.Node) { w.sc.forget(assigned(n)...) }
+
+// assigned names the variables that a part of the text may assign.
+func assigned(n syntax.Node) []string {
+	var names []string
+	syntax.Walk(n, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.Assign:
+			if n.Name != nil {
+				names = append(names, n.Name.Value)
+			}
+		case *syntax.WordIter:
+			names = append(names, n.Name.Value)
+		case *syntax.ParamExp:
+			if n.Exp != nil && n.Param != nil && (n.Exp.Op == syntax.AssignUnset || n.Exp.Op == syntax.AssignUnsetOrNull) {
+				names = append(names, n.Param.Value)
+			}
+		case *syntax.CallExpr:
+			if len(n.Args) > 0 {
+				switch n.Args[0].Lit() {
+				case "read", "mapfile", "readarray", "printf", "getopts", "unset", "eval", "source", ".", "builtin", "command":
+					for _, a := range n.Args[1:] {
+						if l := a.Lit(); l != "" {
+							names = append(names, l)
+						}
+					}
+				}
+			}
+		}
+		return len(names) < 500
+	})
+	return names
+}
+
+func (w *walker) declare(x *syntax.DeclClause) {
+	exported := x.Variant.Value == "export"
+	print := true
+	for _, a := range x.Args {
+		switch {
+		case a.Name == nil && a.Value != nil:
+			flag := w.one(a.Value)
+			if strings.HasPrefix(flag.text, "-") {
+				exported = exported || strings.Contains(flag.text, "x")
+				if strings.ContainsAny(flag.text, "n") && x.Variant.Value != "export" {
+					w.addWord(medium, "indirect-variable", flag)
+				}
+				if strings.Contains(flag.text, "f") && x.Variant.Value == "export" {
+					w.addWord(medium, "exports-function", flag)
+					print = false
+				}
+				continue
+			}
+			print = false
+			name, value, ok := strings.Cut(flag.text, "=")
+			if strings.Contains(flag.text, "$(") || strings.Contains(flag.text, "`") || strings.Contains(name, unknown) {
+				w.addWord(high, "computed-code", flag)
+			} else if ok {
+				w.assign(name, []string{value}, flag)
+			}
+		default:
+			print = false
+			if a.Naked {
+				if exported && influence(a.Name.Value) > low {
+					w.add(medium, "changes-environment", a)
+				}
+				continue
+			}
+			w.assignment(a)
+		}
+	}
+	if print && (exported || x.Variant.Value == "declare" || x.Variant.Value == "typeset") {
+		w.add(medium, "shows-secrets", x)
+	}
+}
+
+// assignment judges NAME=value and remembers the value.
+func (w *walker) assignment(a *syntax.Assign) {
+	if a.Name == nil {
+		return
+	}
+	name := a.Name.Value
+	if a.Index != nil {
+		w.arithmetic(a.Index)
+	}
+	start, end := w.span(a)
+	subject := word{text: name, start: start, end: end}
+	if a.Array != nil {
+		var values []string
+		whole := !a.Append
+		for _, e := range a.Array.Elems {
+			if e.Index != nil {
+				w.arithmetic(e.Index)
+				whole = false
+			}
+			for _, f := range w.fields(e.Value) {
+				values = append(values, f.text)
+				whole = whole && !f.loose && !f.glob
+			}
+		}
+		if !whole || len(values) == 0 {
+			values = nil
+		}
+		w.assign(name, values, subject)
+		return
+	}
+	value := w.one(a.Value)
+	values := []string{value.text}
+	if a.Append {
+		old, ok := w.sc.lookup(name)
+		if ok && len(old) == 1 {
+			values[0] = old[0] + values[0]
+		} else {
+			values[0] = unknown + values[0]
+		}
+	}
+	if a.Index != nil {
+		values = nil
+	}
+	w.assign(name, values, subject)
+}
+
+// assign remembers a value and judges what the variable makes of later commands.
+func (w *walker) assign(name string, values []string, at word) {
+	text := unknown
+	if values != nil {
+		text = strings.Join(values, " ")
+	}
+	if l := influence(name); l > low {
+		code := "changes-environment"
+		switch {
+		case name == "PATH" || name == "CDPATH":
+			l = pathRisk(text)
+		case name[0] == 'P' && name[1] == 'S' && len(name) == 3:
+			if strings.ContainsAny(text, "`") || strings.Contains(text, "$(") || strings.Contains(text, unknown) {
+				l = high
+			}
+		}
+		if l == high {
+			code = "runs-through-environment"
+		}
+		if l > low {
+			w.addWord(l, code, at)
+		}
+	}
+	w.sc.set(name, values)
+}
+
+// arithmetic walks an expression: it may hold substitutions, and the shell evaluates the values of variables as
+// expressions too, whose indexes may hold substitutions.
+func (w *walker) arithmetic(x syntax.ArithmExpr) {
+	if x == nil {
+		return
+	}
+	syntax.Walk(x, func(n syntax.Node) bool {
+		if n == nil || !w.c.step() {
+			return false
+		}
+		switch n := n.(type) {
+		case *syntax.Word:
+			v := w.one(n)
+			if hasSubstitution(v.text) {
+				w.add(high, "computed-code", n)
+			}
+			if values, ok := w.sc.lookup(v.text); ok && hasSubstitution(strings.Join(values, " ")) {
+				w.add(high, "computed-code", n)
+			}
+			return false
+		case *syntax.BinaryArithm:
+			if word, ok := n.X.(*syntax.Word); ok && strings.HasSuffix(n.Op.String(), "=") {
+				w.sc.forget(word.Lit())
+			}
+		case *syntax.UnaryArithm:
+			if word, ok := n.X.(*syntax.Word); ok && (n.Op == syntax.Inc || n.Op == syntax.Dec) {
+				w.sc.forget(word.Lit())
+			}
+		}
+		return true
+	})
+}
+
+func hasSubstitution(s string) bool { return strings.Contains(s, "$(") || strings.ContainsAny(s, "`") }
+
+func (w *walker) test(x syntax.TestExpr) {
+	switch x := x.(type) {
+	case *syntax.Word:
+		w.one(x)
+	case *syntax.ParenTest:
+		w.test(x.X)
+	case *syntax.UnaryTest:
+		w.test(x.X)
+		if word, ok := x.X.(*syntax.Word); ok && x.Op == syntax.TsVarSet && hasSubstitution(w.one(word).text) {
+			w.add(high, "computed-code", x)
+		}
+	case *syntax.BinaryTest:
+		w.test(x.X)
+		w.test(x.Y)
+		switch x.Op {
+		case syntax.TsEql, syntax.TsNeq, syntax.TsLeq, syntax.TsGeq, syntax.TsLss, syntax.TsGtr:
+			for _, e := range []syntax.TestExpr{x.X, x.Y} {
+				if word, ok := e.(*syntax.Word); ok && hasSubstitution(w.one(word).text) {
+					w.add(high, "computed-code", x)
+				}
+			}
+		}
+	}
+}
+
+// substitutions walks the commands in a word that is not resolved.
+func (w *walker) substitutions(x *syntax.Word) {
+	syntax.Walk(x, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.CmdSubst:
+			w.isolated(func() { w.stmts(n.Stmts) })
+			return false
+		case *syntax.ProcSubst:
+			w.isolated(func() { w.stmts(n.Stmts) })
+			return false
+		}
+		return w.c.step()
+	})
+}
+
+// substituted walks $(…) and gives its output where the text decides it.
+func (w *walker) substituted(x *syntax.CmdSubst) (string, bool) {
+	w.isolated(func() {
+		w.sc.stdin = source{}
+		w.stmts(x.Stmts)
+	})
+	text, ok := w.constant(x.Stmts)
+	return strings.TrimRight(text, "\n"), ok
+}
+
+// constant gives what a command prints, for the few that print what stands in the text: echo, printf, cat of a heredoc.
+func (w *walker) constant(list []*syntax.Stmt) (string, bool) {
+	if len(list) != 1 || w.c.depth > maxDepth {
+		return "", false
+	}
+	s := list[0]
+	call, ok := s.Cmd.(*syntax.CallExpr)
+	if !ok || len(call.Args) == 0 || len(call.Assigns) > 0 || s.Background {
+		return "", false
+	}
+	// Resolving words again would add the reasons of their substitutions again: only plain ones are.
+	for _, a := range call.Args {
+		plain := true
+		syntax.Walk(a, func(n syntax.Node) bool {
+			switch n.(type) {
+			case *syntax.CmdSubst, *syntax.ProcSubst, *syntax.ArithmExp:
+				plain = false
+			}
+			return plain
+		})
+		if !plain {
+			return "", false
+		}
+	}
+	args := w.many(call.Args)
+	for _, a := range args {
+		if !a.known() || a.glob {
+			return "", false
+		}
+	}
+	if len(args) == 0 {
+		return "", false
+	}
+	if args[0].text == "cat" && len(args) == 1 && len(s.Redirs) == 1 {
+		switch r := s.Redirs[0]; r.Op {
+		case syntax.Hdoc, syntax.DashHdoc:
+			text := w.one(r.Hdoc)
+			return text.text, text.known()
+		case syntax.WordHdoc:
+			text := w.one(r.Word)
+			return text.text + "\n", text.known()
+		}
+	}
+	if len(s.Redirs) > 0 {
+		return "", false
+	}
+	switch args[0].text {
+	case "echo":
+		return echoed(args[1:])
+	case "printf":
+		return printed(args[1:])
+	case "pwd":
+		v, ok := w.sc.lookup("PWD")
+		return strings.Join(v, ""), ok && len(args) == 1
+	}
+	return "", false
+}
+
+func echoed(args []word) (string, bool) {
+	end, escapes := "\n", false
+	for len(args) > 0 && len(args[0].text) > 1 && args[0].text[0] == '-' && strings.Trim(args[0].text[1:], "neE") == "" {
+		if strings.Contains(args[0].text, "n") {
+			end = ""
+		}
+		escapes = escapes || strings.Contains(args[0].text, "e")
+		args = args[1:]
+	}
+	var words []string
+	for _, a := range args {
+		words = append(words, a.text)
+	}
+	text := strings.Join(words, " ")
+	if escapes {
+		text = ansiC(text)
+	}
+	return text + end, true
+}
+
+func printed(args []word) (string, bool) {
+	if len(args) == 0 || strings.HasPrefix(args[0].text, "-") {
+		return "", false
+	}
+	format := ansiC(args[0].text)
+	args = args[1:]
+	var out strings.Builder
+	for {
+		used := false
+		for i := 0; i < len(format); i++ {
+			if format[i] != '%' {
+				out.WriteByte(format[i])
+				continue
+			}
+			i++
+			switch {
+			case i < len(format) && format[i] == '%':
+				out.WriteByte('%')
+			case i < len(format) && format[i] == 's':
+				if len(args) > 0 {
+					out.WriteString(args[0].text)
+					args = args[1:]
+				}
+				used = true
+			default:
+				return "", false
+			}
+		}
+		if !used || len(args) == 0 || out.Len() > MaxText {
+			return out.String(), out.Len() <= MaxText
+		}
+	}
+}
