@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/butlerhub/butler/pkg/approval"
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/chat"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
@@ -165,7 +166,7 @@ func (sp *speech) end(stream string, index int32) {
 
 func (sp *speech) send(d *butlerv1.ChatDelta) bool {
 	d.Turn, d.ConversationId, d.ReplyToLocalId = sp.turn.ID, sp.turn.Thread, sp.local
-	data, err := chat.Encode(d)
+	data, err := chat.EncodeDelta(d)
 	if err != nil {
 		sp.s.log.Error("a delta cannot be written", "error", err)
 		return false
@@ -185,8 +186,8 @@ func (sp *speech) endAbandoned(ctx context.Context) {
 	}
 	for _, ev := range events {
 		var d butlerv1.ChatDelta
-		if chat.Decode(ev.Data, &d) != nil || d.Turn != sp.turn.ID {
-			continue
+		if chat.Decode(ev.Data, &d) != nil || d.Turn != sp.turn.ID || approval.ValidID(d.StreamId) {
+			continue // the stream of an approval goes on with the output of its command
 		}
 		if d.End {
 			delete(open, d.StreamId)

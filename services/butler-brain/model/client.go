@@ -115,8 +115,9 @@ type Client struct {
 // boundTools is the model with the tools of the last call: converting their schemas costs more than the rest of a call,
 // and they rarely change.
 type boundTools struct {
-	tools []*schema.ToolInfo
-	chat  einomodel.ToolCallingChatModel
+	tools  []*schema.ToolInfo
+	chat   einomodel.ToolCallingChatModel
+	fields atomic.Pointer[[]byte] // what they are in a request, once one was made
 }
 
 // New makes a client. It does not call the endpoint: whether that answers is seen by Check and by each call.
@@ -239,14 +240,18 @@ func (c *Client) once(parent context.Context, msgs []*schema.Message, tools []*s
 	ctx = context.WithValue(ctx, exchangeKey{}, conn)
 
 	got := newCollector(len(msgs))
-	chat, err := c.withTools(tools)
+	bound, err := c.withTools(tools)
 	if err != nil {
 		return nil, &Failure{Reason: Rejected, Err: err}
 	}
-	options := c.options(opts)
+	chat, options := bound.chat, c.options(opts)
 	if !c.Demo() && len(msgs) > 0 {
+		fields := bound.fields.Load()
+		if fields != nil {
+			chat = c.chat // without the tools: compose writes them
+		}
 		var write einomodel.Option
-		msgs, write = compose(msgs, c.quirks.Load()&quirkNoStreamOptions != 0)
+		msgs, write = compose(msgs, bound, fields, c.quirks.Load()&quirkNoStreamOptions != 0)
 		options = append(options, write)
 	}
 	stream, err := chat.Stream(ctx, msgs, options...)
@@ -280,17 +285,18 @@ func (c *Client) once(parent context.Context, msgs []*schema.Message, tools []*s
 	return res, nil
 }
 
-func (c *Client) withTools(tools []*schema.ToolInfo) (einomodel.ToolCallingChatModel, error) {
+func (c *Client) withTools(tools []*schema.ToolInfo) (*boundTools, error) {
 	if len(tools) == 0 {
-		return c.chat, nil
+		return &boundTools{chat: c.chat}, nil
 	}
 	if b := c.bound.Load(); b != nil && slices.Equal(b.tools, tools) {
-		return b.chat, nil
+		return b, nil
 	}
 	chat, err := c.chat.WithTools(tools)
 	if err != nil {
 		return nil, fmt.Errorf("tools: %w", err)
 	}
-	c.bound.Store(&boundTools{tools: slices.Clone(tools), chat: chat})
-	return chat, nil
+	b := &boundTools{tools: slices.Clone(tools), chat: chat}
+	c.bound.Store(b)
+	return b, nil
 }

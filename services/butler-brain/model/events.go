@@ -156,18 +156,18 @@ func (s *eventStream) likeBefore(data []byte) ([]byte, bool) {
 
 // event is what is looked at in an event; the rest is for the client underneath.
 type event struct {
-	Model   string
-	Object  string
-	Error   json.RawMessage
-	Usage   json.RawMessage
+	Model   string          `json:"model"`
+	Object  string          `json:"object"`
+	Error   json.RawMessage `json:"error"`
+	Usage   json.RawMessage `json:"usage"`
 	Choices []struct {
-		Index int
+		Index int `json:"index"`
 		Delta struct {
-			Content   json.RawMessage
+			Content   json.RawMessage `json:"content"`
 			ToolCalls json.RawMessage `json:"tool_calls"`
-		}
+		} `json:"delta"`
 		FinishReason json.RawMessage `json:"finish_reason"`
-	}
+	} `json:"choices"`
 }
 
 func absent(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }

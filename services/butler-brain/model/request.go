@@ -14,7 +14,8 @@ import (
 
 // The client below Eino writes each message of a request through reflection, twice, and checks the result: for a
 // conversation of some length that was the dearest part of a call. So it is given one message that stands in for all, and
-// these are written here in its place, in the same form; a test compares the two.
+// these are written here in its place, in the same form; a test compares the two. The tools, which hardly ever change, are
+// written by that client once.
 
 // standIn is the message that the client below Eino gets, and how it writes it.
 var (
@@ -25,8 +26,9 @@ var (
 var errStandIn = errors.New("the request has no place for its messages")
 
 // compose gives the messages that are handed to Eino, and the option that makes the request's body of what the client below
-// writes. Messages with more than text are written by that client.
-func compose(msgs []*schema.Message, noStreamOptions bool) ([]*schema.Message, einomodel.Option) {
+// writes. Messages with more than text are written by that client. fields is what the tools are in a request; when it is
+// nil, that client writes them and they are learned from it.
+func compose(msgs []*schema.Message, tools *boundTools, fields *[]byte, noStreamOptions bool) ([]*schema.Message, einomodel.Option) {
 	size, plain := 0, true
 	for _, m := range msgs {
 		plain = plain && len(m.MultiContent)+len(m.UserInputMultiContent)+len(m.AssistantGenMultiContent) == 0
@@ -47,6 +49,13 @@ func compose(msgs []*schema.Message, noStreamOptions bool) ([]*schema.Message, e
 					return nil, err
 				}
 			}
+			if fields != nil {
+				body = append(append(body[:len(body)-1:len(body)-1], *fields...), '}')
+			} else if len(tools.tools) > 0 {
+				if err := tools.learn(body); err != nil {
+					return nil, err
+				}
+			}
 			if !plain {
 				return body, nil
 			}
@@ -59,6 +68,23 @@ func compose(msgs []*schema.Message, noStreamOptions bool) ([]*schema.Message, e
 			out = appendMessages(out, msgs)
 			return append(out, after...), nil
 		})
+}
+
+// learn takes from a request what its tools are in it.
+func (b *boundTools) learn(body []byte) error {
+	var doc map[string]json.RawMessage
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return err
+	}
+	var fields []byte
+	for _, name := range []string{"tools", "tool_choice", "parallel_tool_calls"} {
+		if raw, ok := doc[name]; ok {
+			fields = append(appendString(append(fields, ','), name), ':')
+			fields = append(fields, raw...)
+		}
+	}
+	b.fields.Store(&fields)
+	return nil
 }
 
 func withoutField(body []byte, name string) ([]byte, error) {

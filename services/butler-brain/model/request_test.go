@@ -19,16 +19,21 @@ type roundTrip func(*http.Request) (*http.Response, error)
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // bodyOf gives the request's body that Eino's client makes.
-func bodyOf(t *testing.T, msgs []*schema.Message, options ...einomodel.Option) []byte {
+func bodyOf(t *testing.T, tools []*schema.ToolInfo, msgs []*schema.Message, options ...einomodel.Option) []byte {
 	t.Helper()
 	var body []byte
-	chat, err := openai.NewChatModel(t.Context(), &openai.ChatModelConfig{
+	model, err := openai.NewChatModel(t.Context(), &openai.ChatModelConfig{
 		BaseURL: "http://model.example/v1", Model: "m", HTTPClient: &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 			body, _ = io.ReadAll(r.Body)
 			return nil, io.ErrUnexpectedEOF
 		})},
 	})
 	require.NoError(t, err)
+	var chat einomodel.ToolCallingChatModel = model
+	if len(tools) > 0 {
+		chat, err = chat.WithTools(tools)
+		require.NoError(t, err)
+	}
 	_, err = chat.Stream(t.Context(), msgs, options...)
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	return body
@@ -50,22 +55,30 @@ func TestMessagesAreWrittenAsTheClientDoes(t *testing.T) {
 		{Role: schema.Assistant, Content: "so", ReasoningContent: "because"},
 		schema.UserMessage("not UTF-8: \xff\xfe."),
 	}
+	tool := &schema.ToolInfo{Name: "f", Desc: "does <this>", ParamsOneOf: schema.NewParamsOneOfByParams(map[string]*schema.ParameterInfo{
+		"x": {Type: schema.String, Required: true},
+	})}
 	for name, noStreamOptions := range map[string]bool{"": false, "stream_options": true} {
-		want := bodyOf(t, msgs)
-		given, write := compose(msgs, noStreamOptions)
-		require.Equal(t, standIn, given)
-		got := bodyOf(t, given, write)
-		if noStreamOptions {
-			var err error
-			want, err = withoutField(want, name)
-			require.NoError(t, err)
-			require.NotContains(t, string(got), name)
+		for _, tools := range [][]*schema.ToolInfo{nil, {tool}} {
+			want := bodyOf(t, tools, msgs)
+			bound := &boundTools{tools: tools}
+			given, write := compose(msgs, bound, bound.fields.Load(), noStreamOptions)
+			require.Equal(t, standIn, given)
+			got := bodyOf(t, tools, given, write)
+			if noStreamOptions {
+				var err error
+				want, err = withoutField(want, name)
+				require.NoError(t, err)
+				require.NotContains(t, string(got), name)
+			}
+			require.JSONEq(t, string(want), string(got))
+			given, write = compose(msgs, bound, bound.fields.Load(), noStreamOptions)
+			require.JSONEq(t, string(want), string(bodyOf(t, nil, given, write)), "with the tools as they were written before")
 		}
-		require.JSONEq(t, string(want), string(got))
 	}
 	parts := []*schema.Message{{Role: schema.User, UserInputMultiContent: []schema.MessageInputPart{{Type: schema.ChatMessagePartTypeText, Text: "x"}}}}
-	given, write := compose(parts, false)
-	require.JSONEq(t, string(bodyOf(t, parts)), string(bodyOf(t, given, write)))
+	given, write := compose(parts, &boundTools{}, nil, false)
+	require.JSONEq(t, string(bodyOf(t, nil, parts)), string(bodyOf(t, nil, given, write)))
 }
 
 func FuzzAppendString(f *testing.F) {

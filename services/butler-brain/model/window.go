@@ -34,6 +34,24 @@ func messageTokens(m *schema.Message) int {
 	return n
 }
 
+// mostTokens gives what EstimateTokens cannot exceed, from the sizes alone: no character counts more than a third of a token
+// for each of its bytes.
+func mostTokens(msgs []*schema.Message) int {
+	most := func(s string) int { return len(s)/3 + 1 }
+	n := 0
+	for _, m := range msgs {
+		if m == nil {
+			continue
+		}
+		n += messageOverhead + most(m.Content) + most(m.Name) + most(m.ToolCallID)
+		for i := range m.ToolCalls {
+			call := &m.ToolCalls[i]
+			n += messageOverhead + most(call.ID) + most(call.Function.Name) + most(call.Function.Arguments)
+		}
+	}
+	return n
+}
+
 // textTokens estimates in quarters of a token.
 func textTokens(s string) int {
 	quarters := 0
@@ -73,7 +91,7 @@ func (t Trimmed) Any() bool { return t != Trimmed{} }
 // always stays: in it, giant messages lose their middle, and then the oldest rounds of tool calls go. The given messages
 // are not changed. When the system messages leave no room, the result may be larger than window.
 func TrimToWindow(msgs []*schema.Message, window int) ([]*schema.Message, Trimmed) {
-	if EstimateTokens(msgs) <= window {
+	if mostTokens(msgs) <= window || EstimateTokens(msgs) <= window {
 		return msgs, Trimmed{}
 	}
 	head := 0

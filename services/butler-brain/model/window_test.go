@@ -211,3 +211,18 @@ func TestSystemPrompt(t *testing.T) {
 	require.Contains(t, model.SystemPrompt(model.PromptState{Agents: many}), "and 950 more")
 	require.Contains(t, model.SystemPrompt(model.PromptState{}), "No agent is online now")
 }
+
+func TestSizesAloneDoNotCountTooLittle(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		text := strings.ToValidUTF8(rapid.String().Draw(t, "text"), "")
+		msgs := []*schema.Message{schema.UserMessage(text), schema.AssistantMessage(text, []schema.ToolCall{
+			{ID: "a", Function: schema.FunctionCall{Name: "f", Arguments: text}}})}
+		tokens := model.EstimateTokens(msgs)
+		same, trimmed := model.TrimToWindow(msgs, tokens)
+		require.False(t, trimmed.Any())
+		require.Equal(t, msgs, same)
+		_, trimmed = model.TrimToWindow(append(msgs, msgs...), 2*tokens-1)
+		require.True(t, trimmed.Any(), "what does not fit is seen")
+	})
+}
