@@ -69,13 +69,13 @@ func (h *hub) delta(a *audience, ev *event) {
 	}
 	st := p.stream(ev.streamID)
 	switch {
-	case st.ended || !ev.end && ev.index <= st.last:
+	case st.ended || !ev.end && ev.index != 0 && ev.index <= st.last: // 0: a notice, which is not numbered
 		return // told before
 	case ev.end:
 		st.ended = true
 		h.emit(a, h.writer.end(ev, ev.streamID, a.cursor()))
 	default:
-		st.last = ev.index
+		st.last = max(st.last, ev.index)
 		h.emit(a, h.writer.frame(ev, a.cursor()))
 	}
 	for i, held := range a.answers {
