@@ -21,8 +21,15 @@ const (
 	feedPage = 128
 )
 
-// errMissedTooMuch says that more was missed than is told again.
-var errMissedTooMuch = fault.New(fault.TooLarge, "more was missed than is told again")
+var (
+	// errMissedTooMuch says that more was missed than is told again.
+	errMissedTooMuch = fault.New(fault.TooLarge, "more was missed than is told again")
+	// errAskedMeanwhile says that deltas were read whose question came after the end up to which questions were read.
+	errAskedMeanwhile = errors.New("a question came meanwhile")
+)
+
+// maxReadings is how often what was missed is read, at most, while the person goes on asking elsewhere.
+const maxReadings = 5
 
 // catchUp tells a connection what its person's frames were after a cursor, by emit, and begins the live part of its
 // outbox, without a gap or a repetition between the two. The outbox must have joined the hub, owned, before. A frame of
@@ -31,15 +38,21 @@ var errMissedTooMuch = fault.New(fault.TooLarge, "more was missed than is told a
 //
 // Errors are those of emit, of ctx, and fault.Unavailable when the log cannot be read.
 func (h *hub) catchUp(ctx context.Context, o *outbox, after cursor, emit func(*frame) error) error {
-	_, chatEnd, err := h.bus.Bounds(ctx, bus.ChatStream)
-	if err != nil {
-		return err
+	var end cursor
+	var missed []step
+	err := errAskedMeanwhile
+	given := after
+	for n := 0; n < maxReadings && errors.Is(err, errAskedMeanwhile); n++ {
+		if _, end.chat, err = h.bus.Bounds(ctx, bus.ChatStream); err != nil {
+			return err
+		}
+		after = given
+		end, missed, err = h.missed(ctx, o.person, &after, end.chat)
 	}
-	told, missed, err := h.missed(ctx, o.person, &after, chatEnd)
-	if err == nil && after.chat > chatEnd {
-		err = errMissedTooMuch // the cursor is not of this log: it was restored from an older copy
+	if errors.Is(err, errAskedMeanwhile) || err == nil && after.chat > end.chat {
+		// In the second case the cursor is not of this log: it was restored from an older copy.
+		err = errMissedTooMuch
 	}
-	end := cursor{chatEnd, told.delta}
 	if errors.Is(err, errMissedTooMuch) {
 		h.metrics.gaps.Inc()
 		if err := emit(h.writer.gap(time.Now(), end)); err != nil {
@@ -66,7 +79,8 @@ func (h *hub) catchUp(ctx context.Context, o *outbox, after cursor, emit func(*f
 }
 
 // missed reads what came after a cursor and up to a sequence in CHAT, in the order in which it is told. It completes the
-// cursor's position in DELTA and gives the positions up to which it read; what comes after them is live.
+// cursor's position in DELTA and gives the positions up to which it read; what comes after them is live. When it read
+// deltas of a question that came after chatEnd, and so would show before it, the error is errAskedMeanwhile.
 func (h *hub) missed(ctx context.Context, person int64, after *cursor, chatEnd uint64) (end cursor, _ []step, _ error) {
 	end.chat = chatEnd
 	left := &budget{events: maxMissed, bytes: maxMissedBytes}
@@ -97,6 +111,15 @@ func (h *hub) missed(ctx context.Context, person int64, after *cursor, chatEnd u
 	deltas, err := h.read(ctx, bus.DeltaStream, chat.PersonDeltas(person), after.delta, last, left, decodeDelta)
 	if err != nil {
 		return end, nil, err
+	}
+	if len(deltas) > 0 {
+		later, err := h.bus.Load(ctx, bus.ChatStream, chat.PersonKindFilter(person, chat.Asked), chatEnd, 1)
+		if err != nil {
+			return end, nil, err
+		}
+		if len(later) > 0 {
+			return end, nil, errAskedMeanwhile
+		}
 	}
 	if deltas, err = h.withoutAnswered(ctx, after.chat, answers, deltas); err != nil {
 		return end, nil, err

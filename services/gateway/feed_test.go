@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/chat"
 )
 
@@ -107,6 +108,30 @@ func TestWhatWasMissedWhileAway(t *testing.T) {
 	all := r.admin.connect(after(0))
 	_, types = chunks(all.turn("x4"))
 	require.Equal(t, map[string]int{"CHAT": 12, "CHAT_STREAM": 12, "CHAT_STREAM_END": 6}, types)
+}
+
+// What is asked while a client catches up must not show after the beginning of its answer: CHAT and DELTA are read one
+// after the other.
+func TestAQuestionThatComesWhileCatchingUp(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := r.admin.connect("")
+	c.say("m1", "one")
+	first := c.turn("m1")
+	_, before, err := r.bus.Bounds(t.Context(), bus.ChatStream)
+	require.NoError(t, err)
+	c.say("m2", "two")
+	c.turn("m2")
+	hub := r.gates[0].hub
+	from, err := parseCursor(strconv.FormatUint(first[len(first)-1].Seq, 10))
+	require.NoError(t, err)
+	_, _, err = hub.missed(t.Context(), r.admin.id, &from, before)
+	require.ErrorIs(t, err, errAskedMeanwhile)
+	_, now, err := r.bus.Bounds(t.Context(), bus.ChatStream)
+	require.NoError(t, err)
+	_, steps, err := hub.missed(t.Context(), r.admin.id, &from, now)
+	require.NoError(t, err)
+	require.NotEmpty(t, steps)
 }
 
 func TestTooMuchMissedIsAGap(t *testing.T) {

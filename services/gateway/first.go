@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -8,7 +9,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
+	"github.com/butlerhub/butler/pkg/fault"
 	"github.com/butlerhub/butler/services/gateway/store"
 )
 
@@ -26,7 +29,23 @@ func FirstAdmin(ctx context.Context, st *store.Store, name, password, file strin
 	if _, err := st.Person(ctx, 1); err == nil {
 		return "", nil
 	}
-	password = rand.Text()
+	return generateFirst(ctx, file, name,
+		func(password string) (bool, error) { return st.EnsureFirst(ctx, name, password) },
+		func(ctx context.Context, password string) error {
+			_, err := st.VerifyPassword(ctx, name, password)
+			return err
+		})
+}
+
+// verifyWithin is how long the database may take to say whether the first admin was made after all.
+const verifyWithin = 10 * time.Second
+
+// generateFirst makes a password up and the first admin with it. ensure is Store.EnsureFirst; verify gives nil when the
+// password is the admin's.
+func generateFirst(ctx context.Context, file, name string, ensure func(password string) (bool, error),
+	verify func(ctx context.Context, password string) error,
+) (generated string, err error) {
+	password := rand.Text()
 	// The file comes first, under a name of its own: what was made must not be lost when the process dies in between.
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return "", fmt.Errorf("the folder for the first password cannot be made: %w", err)
@@ -40,9 +59,20 @@ func FirstAdmin(ctx context.Context, st *store.Store, name, password, file strin
 	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
 		return "", fmt.Errorf("the first password cannot be kept in a file: %w", err)
 	}
-	created, err := st.EnsureFirst(ctx, name, password)
+	created, err := ensure(password)
 	if err != nil || !created {
-		return "", err
+		// A commit whose outcome never arrived may have been one, and a second try then finds the admin there: the password
+		// itself tells. While it cannot be asked, the password is kept.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyWithin)
+		defer cancel()
+		switch unknown := verify(ctx, password); {
+		case unknown == nil:
+		case fault.CodeOf(unknown) == fault.Unauthenticated:
+			return "", err // somebody else's, or none
+		default:
+			err = fmt.Errorf("whether the first admin was made is unknown; if so, their password is in %s: %w", file, cmp.Or(err, unknown))
+			return "", errors.Join(err, os.Rename(tmp.Name(), file))
+		}
 	}
 	if err := os.Rename(tmp.Name(), file); err != nil {
 		return password, fmt.Errorf("the first password cannot be kept in a file: %w", err)

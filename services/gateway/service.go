@@ -124,7 +124,8 @@ type Service struct {
 
 	stop   context.CancelFunc // ends what serves people
 	ending context.Context
-	once   sync.Once
+
+	afterwards sync.WaitGroup // what requests left to be done; it ends soon after ending
 }
 
 // butlerActor is how Butler appears.
@@ -241,6 +242,7 @@ func (s *Service) Run(ctx context.Context) error {
 		_ = server.Close()
 	}
 	<-done
+	s.afterwards.Wait()
 	endBackground()
 	err := g.Wait()
 	switch {

@@ -276,16 +276,40 @@ func (s *Service) deleteThread(w http.ResponseWriter, r *http.Request, who *prin
 	}
 	s.access.announce(ctx, who.id(), 0)
 	// What was written while the thread was going: an answer that was stopped, a message from another device.
-	if more, err := s.bus.Erase(ctx, bus.ChatStream, session.Filter()); err == nil {
-		erased += more
+	erased += s.eraseRest(ctx, session)
+	// Another gateway may have been about to append a message to what it believed to be there.
+	s.afterwards.Go(func() {
+		select {
+		case <-s.ending.Done():
+		case <-time.After(sendTimeout + deletionHolds):
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second) // a gateway that stops waits for it
+		defer cancel()
+		if late := s.eraseRest(ctx, session); late > 0 {
+			s.log.InfoContext(ctx, "what came late to a deleted conversation was erased", "person", session.Person,
+				"thread", session.Thread, "events", late)
+		}
+	})
+	s.log.InfoContext(ctx, "a conversation was deleted", "person", who.id(), "thread", id, "events", erased)
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// deletionHolds is how long other gateways may take to hear of a deleted conversation.
+const deletionHolds = 5 * time.Second
+
+// eraseRest erases what the log holds of a conversation that was deleted, and gives how many events it found.
+func (s *Service) eraseRest(ctx context.Context, session chat.Session) int {
+	erased, err := s.bus.Erase(ctx, bus.ChatStream, session.Filter())
+	if err != nil {
+		s.log.WarnContext(ctx, "events that came late to a deleted conversation may stay in the log", "person", session.Person,
+			"thread", session.Thread, "error", err)
 	}
 	if _, err := s.bus.Erase(ctx, bus.DeltaStream, session.Delta()); err != nil {
 		s.log.DebugContext(ctx, "deltas of a deleted conversation stay until they age out", "error", err)
 	}
 	s.hub.forget(session)
-	s.log.InfoContext(ctx, "a conversation was deleted", "person", who.id(), "thread", id, "events", erased)
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return erased
 }
 
 // awaitAnswers waits a little for the answers of turns that are being stopped, so that they are erased with the rest.
