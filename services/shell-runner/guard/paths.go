@@ -10,15 +10,15 @@ import (
 type place int
 
 const (
-	placeSink     place = iota // /dev/null and the like: nothing is kept
-	placeTemp                  // /tmp
-	placeOpen                  // the working directory, the home, a mount: a bounded change
-	placeUnknown               // the text does not say
-	placeStartup               // read when a shell, a desktop, git or cron starts: runs later
-	placeSystem                // of the operating system or another person
-	placeDevice                // a device, or a switch of the kernel
-	placeOwn                   // of Butler
-	placeWholeDisk             // a disk or a partition
+	placeSink      place = iota // /dev/null and the like: nothing is kept
+	placeTemp                   // /tmp
+	placeOpen                   // the working directory, the home, a mount: a bounded change
+	placeUnknown                // the text does not say
+	placeStartup                // read when a shell, a desktop, git or cron starts: runs later
+	placeSystem                 // of the operating system or another person
+	placeDevice                 // a device, or a switch of the kernel
+	placeOwn                    // of Butler
+	placeWholeDisk              // a disk or a partition
 )
 
 // writeRisk gives what writing to such a place risks, and the reason's code.

@@ -78,7 +78,7 @@ type walker struct {
 	fixed bool // the text is not the line itself: everything in it has the span start, end
 	start int
 	end   int
-	far   bool  // runs on another host or in a container
+	far   bool // runs on another host or in a container
 }
 
 func (w *walker) span(n syntax.Node) (int, int) {
