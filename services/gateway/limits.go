@@ -62,6 +62,21 @@ func (l *limiter[K]) take(key K) time.Duration {
 	return 0
 }
 
+// overdraw counts one event in any case, and gives how long it should wait: 0 while there are events left, then longer
+// with each, up to most.
+func (l *limiter[K]) overdraw(key K, most time.Duration) time.Duration {
+	if wait := l.take(key); wait == 0 {
+		return 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.buckets[key]
+	least := 1 - l.rate*most.Seconds()
+	b.tokens = max(b.tokens-1, least)
+	l.buckets[key] = b
+	return time.Duration((1 - b.tokens) / l.rate * float64(time.Second))
+}
+
 // give takes an event back.
 func (l *limiter[K]) give(key K) {
 	l.mu.Lock()

@@ -2,10 +2,12 @@ package gateway
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -151,14 +153,29 @@ func TestFailedSignInsAreLimited(t *testing.T) {
 	for range 15 {
 		require.Equal(t, 200, try(adminName, adminPassword, "10.0.0.1").status)
 	}
-	// By name, from any number of addresses.
-	for i := range 10 {
-		res := try(strings.ToUpper(adminName), "wrong password", fmt.Sprint("10.1.0.", i))
+	// By name and address.
+	for range 10 {
+		res := try(strings.ToUpper(adminName), "wrong password", "10.2.0.1")
 		require.Equal(t, 401, res.status, res.text())
 	}
 	res := try(adminName, adminPassword, "10.2.0.1")
 	require.Equal(t, 429, res.status)
 	require.NotEmpty(t, res.header.Get("Retry-After"))
+	// By name from many addresses: it becomes slow, and stays possible with the right password from elsewhere.
+	var pauses []time.Duration
+	r.gates[0].signIns.pause = func(_ context.Context, d time.Duration) error { pauses = append(pauses, d); return nil }
+	for i := range 100 {
+		require.Equal(t, 401, try(adminName, "wrong password", fmt.Sprint("10.1.0.", i)).status)
+	}
+	require.Equal(t, 200, try(adminName, adminPassword, "10.2.0.2").status)
+	require.IsIncreasing(t, pauses[:4])
+	require.LessOrEqual(t, slices.Max(pauses), 5*time.Second)
+	// Who is signed in can still change their password, and is limited by their own attempts alone.
+	change := map[string]string{"current_password": "wrong password", "new_password": "another password"}
+	for range 10 {
+		require.Equal(t, 403, r.call(r.admin, "POST", "/api/auth/password", change, from("10.2.0.1")).status)
+	}
+	require.Equal(t, 429, r.call(r.admin, "POST", "/api/auth/password", change, from("10.2.0.1")).status)
 	// By address, for any number of names.
 	for i := range 30 {
 		require.Equal(t, 401, try(fmt.Sprint("nobody", i), "wrong password", "10.3.0.1").status)

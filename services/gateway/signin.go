@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -10,27 +11,60 @@ import (
 	"github.com/butlerhub/butler/services/gateway/store"
 )
 
-// signInLimits bound failed sign-ins: ten of a name, then one in six seconds; thirty of an address, then one in two
-// seconds. An attempt counts until it succeeds.
+// signInLimits bound failed sign-ins. Nobody can lock out another: what is refused is refused to an address.
+//
+//   - of a name from an address: ten, then one in six seconds;
+//   - from an address: thirty, then one in two seconds;
+//   - of a name from anywhere: a hundred, then each waits before it is tried, longer and longer, up to five seconds.
+//
+// An attempt counts until it succeeds.
 type signInLimits struct {
-	names     *limiter[string]
+	pairs     *limiter[signIn]
 	addresses *limiter[netip.Prefix]
+	names     *limiter[string]
+	own       *limiter[int64] // of people who are signed in and say their password again
+	pause     func(ctx context.Context, d time.Duration) error
 }
+
+// signIn is who somebody wants to be, and where they are.
+type signIn struct {
+	name string
+	from netip.Prefix
+}
+
+// maxSignInPause bounds how long a sign-in waits because the name is under attack.
+const maxSignInPause = 5 * time.Second
 
 func newSignInLimits(now func() time.Time) *signInLimits {
 	return &signInLimits{
-		names:     newLimiter[string](now, 1.0/6, 10),
+		pairs:     newLimiter[signIn](now, 1.0/6, 10),
 		addresses: newLimiter[netip.Prefix](now, 0.5, 30),
+		names:     newLimiter[string](now, 1, 100),
+		own:       newLimiter[int64](now, 1.0/6, 10),
+		pause: func(ctx context.Context, d time.Duration) error {
+			timer := time.NewTimer(d)
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		},
 	}
 }
 
 func (l *signInLimits) forget() {
-	l.names.forget()
+	l.pairs.forget()
 	l.addresses.forget()
+	l.names.forget()
+	l.own.forget()
 }
 
-// begin counts an attempt; succeeded takes it back.
-func (l *signInLimits) begin(name string, from netip.Addr) (succeeded func(), err error) {
+const tooManySignIns = "too many failed sign-ins; wait a little and try again"
+
+// begin counts an attempt, and waits when there were many of the name; succeeded takes it back.
+func (l *signInLimits) begin(ctx context.Context, name string, from netip.Addr) (succeeded func(), err error) {
 	name = strings.ToLower(strings.TrimSpace(name))
 	if len(name) > 256 {
 		name = name[:256]
@@ -40,26 +74,36 @@ func (l *signInLimits) begin(name string, from netip.Addr) (succeeded func(), er
 		bits = 64 // who has one address of a /64 has them all
 	}
 	network, _ := from.Prefix(bits)
-	const sentence = "too many failed sign-ins; wait a little and try again"
+	pair := signIn{name, network}
 	if wait := l.addresses.take(network); wait > 0 {
-		return nil, rateLimited(wait, sentence)
+		return nil, rateLimited(wait, tooManySignIns)
 	}
-	if wait := l.names.take(name); wait > 0 {
-		return nil, rateLimited(wait, sentence)
+	if wait := l.pairs.take(pair); wait > 0 {
+		return nil, rateLimited(wait, tooManySignIns)
+	}
+	if wait := l.names.overdraw(name, maxSignInPause); wait > 0 {
+		if err := l.pause(ctx, wait); err != nil {
+			return nil, err
+		}
 	}
 	return func() {
 		l.addresses.give(network)
+		l.pairs.give(pair)
 		l.names.give(name)
 	}, nil
 }
 
-// verify checks a name and password, within the limits.
-func (s *Service) verify(r *http.Request, name, password string) (store.Person, error) {
-	succeeded, err := s.signIns.begin(name, s.client(r))
-	if err != nil {
-		return store.Person{}, err
+// beginOwn is begin for somebody who is signed in already: only their own attempts count.
+func (l *signInLimits) beginOwn(person int64) (succeeded func(), err error) {
+	if wait := l.own.take(person); wait > 0 {
+		return nil, rateLimited(wait, tooManySignIns)
 	}
-	person, err := s.store.VerifyPassword(r.Context(), name, password)
+	return func() { l.own.give(person) }, nil
+}
+
+// verify checks a name and password, within the limits that begin applied.
+func (s *Service) verify(ctx context.Context, name, password string, succeeded func()) (store.Person, error) {
+	person, err := s.store.VerifyPassword(ctx, name, password)
 	if err == nil || fault.CodeOf(err) != fault.Unauthenticated {
 		succeeded()
 	}
@@ -81,7 +125,11 @@ func (s *Service) login(w http.ResponseWriter, r *http.Request, _ *principal) er
 	if in.Username == "" || in.Password == "" {
 		return fault.New(fault.Invalid, "username and password are needed")
 	}
-	person, err := s.verify(r, in.Username, in.Password)
+	succeeded, err := s.signIns.begin(r.Context(), in.Username, s.client(r))
+	if err != nil {
+		return err
+	}
+	person, err := s.verify(r.Context(), in.Username, in.Password, succeeded)
 	if err != nil {
 		return err
 	}
@@ -158,7 +206,11 @@ func (s *Service) changePassword(w http.ResponseWriter, r *http.Request, who *pr
 	if in.Current == "" || in.New == "" {
 		return fault.New(fault.Invalid, "current_password and new_password are needed")
 	}
-	if _, err := s.verify(r, who.person.Name, in.Current); err != nil {
+	succeeded, err := s.signIns.beginOwn(who.id())
+	if err != nil {
+		return err
+	}
+	if _, err := s.verify(r.Context(), who.person.Name, in.Current, succeeded); err != nil {
 		if fault.CodeOf(err) == fault.Unauthenticated {
 			return fault.New(fault.Forbidden, "the current password is not right")
 		}
