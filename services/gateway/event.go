@@ -31,6 +31,8 @@ type event struct {
 	deltas                int32  // answer: how many deltas streamID has
 	usage                 usage  // answer
 	replyTo               uint64 // answer: sequence of the question, 0 while unknown
+	shell                 []byte // answer: the shell's state as JSON, when the turn had to do with one
+	attach                string // answer: on or off when the conversation's shell was attached or not any more
 }
 
 type eventKind uint8
@@ -87,11 +89,13 @@ type wireAnswer struct {
 		Status string `json:"status"`
 		Reason string `json:"reason"`
 		Result struct {
-			Text           string `json:"text"`
-			StreamID       string `json:"stream_id"`
-			Deltas         int32  `json:"deltas"`
-			ReplyToLocalID string `json:"reply_to_local_id"`
-			Model          string `json:"model"`
+			Text           string     `json:"text"`
+			StreamID       string     `json:"stream_id"`
+			Deltas         int32      `json:"deltas"`
+			ReplyToLocalID string     `json:"reply_to_local_id"`
+			Model          string     `json:"model"`
+			Shell          *wireShell `json:"shell"`
+			Attach         string     `json:"attach"`
 			Usage          struct {
 				PromptTokens     integer `json:"prompt_tokens"`
 				CompletionTokens integer `json:"completion_tokens"`
@@ -100,6 +104,17 @@ type wireAnswer struct {
 			} `json:"usage"`
 		} `json:"result"`
 	} `json:"end"`
+}
+
+// wireShell is what clients see of butlerv1.ShellState.
+type wireShell struct {
+	Host     string `json:"host"`
+	Dir      string `json:"dir"`
+	Mode     string `json:"mode"`  // nl or interactive
+	State    string `json:"state"` // idle, running, blocked or unknown
+	Program  string `json:"program,omitempty"`
+	Name     string `json:"name"`
+	Password bool   `json:"password,omitempty"`
 }
 
 type wireDelta struct {
@@ -148,6 +163,14 @@ func decodeChat(s bus.Stored) (*event, error) {
 	ev.kind, ev.text, ev.localID = eventAnswer, r.Text, r.ReplyToLocalID
 	ev.status, ev.reason, ev.model = m.End.Status, m.End.Reason, r.Model
 	ev.streamID, ev.deltas = r.StreamID, r.Deltas
+	if r.Shell != nil {
+		if ev.shell, err = json.Marshal(r.Shell); err != nil {
+			return nil, fault.Wrap(err, fault.Invalid, "an answer that cannot be read on %s", s.Subject)
+		}
+	}
+	if r.Attach == "on" || r.Attach == "off" {
+		ev.attach = r.Attach
+	}
 	ev.usage = usage{int64(r.Usage.PromptTokens), int64(r.Usage.CompletionTokens), r.Usage.ModelCalls, r.Usage.ToolCalls}
 	return ev, nil
 }

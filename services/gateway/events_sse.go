@@ -42,6 +42,7 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request) error {
 	wt.owned = after != ""
 	s.hub.join(wt.outbox)
 	defer s.hub.leave(wt.outbox)
+	s.docket.greet(wt.outbox, after != "")
 
 	out := &eventWriter{w: w, control: http.NewResponseController(w)}
 	if err := out.control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {

@@ -15,8 +15,9 @@ type frame struct {
 	// Sequence of the event that the frame was made of, in the stream of its kind; 0 for none. A connection that has seen
 	// the event passes over the frame.
 	chat, delta uint64
-	event       *event // for clients that do not speak frames; nil for GAP and ERROR
-	ends        bool   // the frame is a CHAT_STREAM_END
+	event       *event        // for clients that do not speak frames; nil for all that is not of CHAT or DELTA
+	ends        bool          // the frame is a CHAT_STREAM_END
+	approval    *pendingFrame // of AUTH_REQUEST and AUTH_STATUS_UPDATE
 }
 
 // withCursor gives the same frame with another seq.
@@ -64,6 +65,12 @@ func (w writer) frame(ev *event, at cursor) *frame {
 			b = stringField(b, "reason", ev.reason)
 		}
 		b = ev.usage.appendTo(field(b, "usage"))
+		if ev.shell != nil {
+			b = append(field(b, "shell"), ev.shell...)
+		}
+		if ev.attach != "" {
+			b = stringField(b, "attach", ev.attach)
+		}
 	case eventDelta:
 		f.delta = ev.seq
 		b = w.head(b, "CHAT_STREAM", ev)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/butlerhub/butler/pkg/approval"
 	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
@@ -117,14 +118,16 @@ func (s *Service) completeInSession(ctx context.Context, r *http.Request, who *p
 	if err != nil {
 		return err
 	}
+	language := s.language(r, "")
 	wt := newWaiter(who.id())
 	defer s.hub.leave(wt.outbox)
 	a, err := s.send(ctx, who, outgoing{
 		conversation: thread, localID: r.Header.Get("Idempotency-Key"), text: req.messages[len(req.messages)-1].GetText(),
-		channel: "openai", language: s.language(r, ""),
+		channel: "openai", language: language,
 	}, func(turn chat.Turn) {
-		wt.only = turn.String()
+		wt.only, wt.approvals = turn.String(), true
 		s.hub.join(wt.outbox)
+		s.docket.greet(wt.outbox, false)
 	})
 	if err != nil {
 		return err
@@ -137,13 +140,32 @@ func (s *Service) completeInSession(ctx context.Context, r *http.Request, who *p
 	}
 	stream := ""       // from which text was sent
 	abandoned := false // that stream ended without an answer
+	wait := approvalWait{limit: s.settings.ApprovalWait, language: language}
+	defer wait.end()
 	for {
-		f, err := wt.next(ctx, nil)
-		if err != nil {
+		f, err := wt.next(ctx, wait.over())
+		switch {
+		case err != nil:
 			return err
+		case f == nil:
+			out.w.Header().Set("X-Butler-Approval", wait.codes())
+			return out.pending(wait.sentence(thread))
+		case f.approval != nil:
+			if err := out.aside(wait.note(f.approval.card)); err != nil {
+				return err
+			}
+			continue
 		}
 		ev := f.event
+		if wait.waited && (abandoned || stream != "" && ev.streamID != stream && ev.text != "") && ev.kind != eventAsked {
+			// The work goes on after the decision, perhaps elsewhere: what is said from here on is the rest.
+			if err := out.anew(); err != nil {
+				return err
+			}
+			stream, abandoned = "", false
+		}
 		switch {
+		case ev.kind == eventDelta && approval.ValidID(ev.streamID): // a command's output; the answer speaks of it
 		case ev.kind == eventAnswer && f.ends, ev.kind == eventAsked:
 		case ev.kind == eventAnswer && ev.status == chat.Failed:
 			return &reasonError{ev.reason, ev.text}
@@ -293,6 +315,7 @@ type completionWriter struct {
 	created time.Time
 	prefix  []byte // what begins every chunk
 	begun   bool   // part of the answer was sent: errors come as a chunk from now on
+	loose   bool   // the answer began anew after a wait: what was sent before is not the beginning of its text
 	sent    strings.Builder
 }
 
@@ -361,6 +384,16 @@ func (c *completionWriter) answer(ev *event) error {
 		return &reasonError{ev.reason, ev.text}
 	}
 	rest, extends := strings.CutPrefix(ev.text, c.sent.String())
+	if !extends && c.loose {
+		if extends = strings.HasSuffix(ev.text, c.sent.String()); !extends {
+			if err := c.anew(); err != nil {
+				return err
+			}
+			rest, extends = ev.text, true
+		} else {
+			rest = ""
+		}
+	}
 	if !extends {
 		if c.begun {
 			return fault.New(fault.Unavailable, "the answer is another than what was streamed; it stands in the conversation")

@@ -18,6 +18,8 @@ const (
 type outbox struct {
 	person int64
 	only   string // when set, only frames of this turn are taken
+	// approvals says that with only set, requests for approval that the turn waits for are taken too.
+	approvals bool
 
 	// wake is called, without waiting, when a frame has come and nobody is known to be emptying the outbox: whoever it
 	// wakes owns the outbox until take gives nothing.
@@ -38,7 +40,7 @@ type outbox struct {
 // push hands a frame to the connection. It never blocks.
 func (o *outbox) push(f *frame) {
 	o.mu.Lock()
-	if o.closed || o.only != "" && (f.event == nil || f.event.key != o.only) ||
+	if o.closed || !o.wants(f) ||
 		f.chat != 0 && f.chat <= o.seen.chat || f.delta != 0 && f.delta <= o.seen.delta {
 		o.mu.Unlock()
 		return
@@ -57,6 +59,16 @@ func (o *outbox) push(f *frame) {
 	if wake {
 		o.wake()
 	}
+}
+
+func (o *outbox) wants(f *frame) bool {
+	switch {
+	case o.only == "":
+		return true
+	case f.approval != nil:
+		return o.approvals && f.approval.turn == o.only
+	}
+	return f.event != nil && f.event.key == o.only
 }
 
 func (o *outbox) raise(f *frame) *frame {

@@ -92,6 +92,7 @@ func (s *Service) createPerson(w http.ResponseWriter, r *http.Request, _ *princi
 	if err != nil {
 		return err
 	}
+	s.access.announce(r.Context(), person.ID, 0) // who may decide depends on who else is there
 	writeJSON(w, http.StatusCreated, userOf(person))
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -229,6 +230,38 @@ type seen struct {
 	Usage          json.RawMessage `json:"usage"`
 	Timestamp      string          `json:"timestamp"`
 	Seq            uint64          `json:"seq"`
+	ActionID       string          `json:"action_id"`
+	Shell          json.RawMessage `json:"shell"`
+	Attach         string          `json:"attach"`
+	Card           *cardJSON       `json:"-"` // of a frame about a request for approval
+}
+
+// UnmarshalJSON reads a frame; those about requests for approval have an object as payload.
+func (s *seen) UnmarshalJSON(data []byte) error {
+	type plain seen
+	var f struct {
+		*plain
+		Payload json.RawMessage `json:"payload"`
+	}
+	f.plain = (*plain)(s)
+	if err := json.Unmarshal(data, &f); err != nil {
+		return err
+	}
+	switch {
+	case len(f.Payload) == 0:
+		return nil
+	case f.Payload[0] == '"':
+		return json.Unmarshal(f.Payload, &s.Payload)
+	}
+	var top cardJSON
+	s.Card = &cardJSON{}
+	if err := errors.Join(json.Unmarshal(f.Payload, s.Card), json.Unmarshal(data, &top)); err != nil {
+		return err
+	}
+	if !reflect.DeepEqual(top, *s.Card) {
+		return fmt.Errorf("the frame and its payload differ: %s", data)
+	}
+	return nil
 }
 
 // client is one WebSocket of a person.
@@ -460,12 +493,14 @@ func (t *talk) answer(text, stream string, deltas int) {
 }
 
 func (t *talk) end(status, reason, text, stream string, deltas int) {
-	data, err := chat.Encode(&butlerv1.ChatAnswer{Worker: "test", End: &butlerv1.ChatOutcome{
-		Status: status, Reason: reason, Result: &butlerv1.ChatReply{
-			Text: text, StreamId: stream, Deltas: int32(deltas), ConversationId: t.turn.Thread,
-			ReplyToLocalId: t.asked.GetLocalId(), Model: "fake", Usage: &butlerv1.Usage{PromptTokens: 7, CompletionTokens: 3, ModelCalls: 1},
-		},
+	t.outcome(&butlerv1.ChatOutcome{Status: status, Reason: reason, Result: &butlerv1.ChatReply{
+		Text: text, StreamId: stream, Deltas: int32(deltas), Model: "fake", Usage: &butlerv1.Usage{PromptTokens: 7, CompletionTokens: 3, ModelCalls: 1},
 	}})
+}
+
+func (t *talk) outcome(end *butlerv1.ChatOutcome) {
+	end.Result.ConversationId, end.Result.ReplyToLocalId = t.turn.Thread, t.asked.GetLocalId()
+	data, err := chat.Encode(&butlerv1.ChatAnswer{Worker: "test", End: end})
 	if err != nil {
 		t.tb.Errorf("an answer: %v", err)
 		return

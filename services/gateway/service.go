@@ -49,6 +49,9 @@ type Settings struct {
 	// 100; a negative rate is no limit.
 	MessageRate  float64
 	MessageBurst int
+	// ApprovalWait is how long a request to the OpenAI API waits for an approval before it ends as pending. Default a
+	// minute.
+	ApprovalWait time.Duration
 	// DrainTimeout bounds how long requests may take to end when the gateway stops. Default 10 seconds.
 	DrainTimeout time.Duration
 }
@@ -65,6 +68,9 @@ func (s Settings) complete() (Settings, error) {
 	}
 	if s.MessageBurst == 0 {
 		s.MessageBurst = 100
+	}
+	if s.ApprovalWait == 0 {
+		s.ApprovalWait = time.Minute
 	}
 	if s.DrainTimeout == 0 {
 		s.DrainTimeout = 10 * time.Second
@@ -87,6 +93,8 @@ type Deps struct {
 	Brain butlerv1.BrainServiceClient
 	// Registry knows the agents; without it the lists of agents get 503.
 	Registry butlerv1.RegistryServiceClient
+	// Approval decides about requests; without it decisions get 503.
+	Approval butlerv1.ApprovalServiceClient
 	Settings Settings
 	// Listener, when set, is served instead of Settings.Addr. Run closes it.
 	Listener net.Listener
@@ -108,6 +116,7 @@ type Service struct {
 	store    *store.Store
 	brain    butlerv1.BrainServiceClient
 	agents   *agentList
+	approval butlerv1.ApprovalServiceClient
 	settings Settings
 	listener net.Listener
 	log      *slog.Logger
@@ -115,12 +124,17 @@ type Service struct {
 	metrics  *metrics
 	hub      *hub
 	access   *access
+	roster   *roster
+	docket   *docket
 	threads  *threadCache
 	signIns  *signInLimits
 	senders  *limiter[int64]
+	deciders *limiter[int64]
 	sockets  sockets
 	origins  *http.CrossOriginProtection
 	handler  http.Handler
+
+	verifying chan struct{} // holds a token for each check of the audit chain
 
 	stop   context.CancelFunc // ends what serves people
 	ending context.Context
@@ -154,14 +168,22 @@ func New(d Deps) (*Service, error) {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	s := &Service{
-		bus: d.Bus, store: d.Store, brain: d.Brain, agents: &agentList{client: d.Registry}, settings: settings,
+		bus: d.Bus, store: d.Store, brain: d.Brain, agents: &agentList{client: d.Registry}, approval: d.Approval, settings: settings,
 		listener: d.Listener, log: d.Log, now: d.Clock, metrics: m,
 		threads: newThreadCache(d.Store), signIns: newSignInLimits(d.Clock),
-		senders: newLimiter[int64](d.Clock, settings.MessageRate, settings.MessageBurst),
+		senders:   newLimiter[int64](d.Clock, settings.MessageRate, settings.MessageBurst),
+		deciders:  newLimiter[int64](d.Clock, settings.MessageRate, settings.MessageBurst),
+		verifying: make(chan struct{}, maxVerifying),
 	}
 	s.hub = newHub(d.Bus, writer{butler: butlerActor}, d.Log, m)
 	s.access = newAccess(d.Store, d.Bus, d.Clock, d.Log)
-	s.access.changed = s.threads.forget
+	s.roster = newRoster(d.Store, d.Clock, d.Log)
+	s.docket = newDocket(d.Bus, s.hub.writer, s.hub, s.roster, d.Log, d.Clock)
+	s.roster.changed = s.docket.rights
+	s.access.changed = func(person int64) {
+		s.threads.forget(person)
+		s.roster.news()
+	}
 	s.ending, s.stop = context.WithCancel(context.Background())
 	s.origins = http.NewCrossOriginProtection()
 	for _, origin := range append([]string{settings.PublicURL}, settings.AllowedOrigins...) {
@@ -219,6 +241,8 @@ func (s *Service) Run(ctx context.Context) error {
 	g.Go(func() error { return s.hub.run(gctx) })
 	g.Go(func() error { return s.project(gctx) })
 	g.Go(func() error { return s.access.run(gctx) })
+	g.Go(func() error { return s.roster.run(gctx) })
+	g.Go(func() error { return s.docket.run(gctx) })
 	g.Go(func() error { s.housekeeping(gctx); return nil })
 	serve := make(chan error, 1)
 	go func() { serve <- server.Serve(ln) }()
@@ -269,6 +293,7 @@ func (s *Service) housekeeping(ctx context.Context) {
 			s.access.recheckAll()
 			s.signIns.forget()
 			s.senders.forget()
+			s.deciders.forget()
 		}
 		if n%3600 == 60 {
 			if _, err := s.store.PruneTokens(ctx); err != nil {

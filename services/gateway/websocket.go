@@ -88,6 +88,7 @@ func (s *Service) serveWS(w http.ResponseWriter, r *http.Request) error {
 		go c.close(closeGoingAway, "Butler restarts; connect again")
 	}
 	s.hub.join(c.box)
+	s.docket.greet(c.box, after != "")
 	switch {
 	case badCursor != nil:
 		c.problem(badCursor, "")
@@ -185,6 +186,7 @@ type inbound struct {
 	TargetID       integer         `json:"target_id"`
 	Payload        json.RawMessage `json:"payload"`
 	Language       string          `json:"language"`
+	verdictJSON                    // AUTH_RESPONSE
 }
 
 // decodeInbound reads a frame, and gives the text of a CHAT.
@@ -197,12 +199,12 @@ func decodeInbound(data []byte) (inbound, string, error) {
 	case "CHAT":
 		text, err := payloadText(in.Payload)
 		return in, text, err
-	case "STOP":
+	case "STOP", "AUTH_RESPONSE":
 		return in, "", nil
 	case "":
-		return in, "", fault.New(fault.Invalid, "the frame has no type; CHAT and STOP are known")
+		return in, "", fault.New(fault.Invalid, "the frame has no type; CHAT, STOP and AUTH_RESPONSE are known")
 	}
-	return in, "", fault.New(fault.Invalid, "frames of this type are not for clients to send; CHAT and STOP are known")
+	return in, "", fault.New(fault.Invalid, "frames of this type are not for clients to send; CHAT, STOP and AUTH_RESPONSE are known")
 }
 
 // payloadText gives a message's text: a string, or, as old clients may send, another JSON value as it stands.
@@ -247,6 +249,10 @@ func (c *socket) handle(data []byte) {
 	if language == "" {
 		language = c.language
 	}
+	if in.Type == "AUTH_RESPONSE" {
+		c.authResponse(ctx, in, language)
+		return
+	}
 	a, err := c.service.send(ctx, who, outgoing{
 		conversation: int64(in.ConversationID), localID: in.LocalID, text: text, channel: "websocket", language: language,
 	}, nil)
@@ -275,7 +281,10 @@ func (c *socket) tellAgain(a accepted) {
 	}
 }
 
-func (c *socket) problem(err error, localID string) {
+func (c *socket) problem(err error, localID string) { c.problemWith(err, localID, "") }
+
+// problemWith tells of a refused frame; action is the request that it was about, if any.
+func (c *socket) problemWith(err error, localID, action string) {
 	if len(localID) > chat.MaxLocalID {
 		localID = ""
 	}
@@ -286,7 +295,11 @@ func (c *socket) problem(err error, localID string) {
 	if fault.CodeOf(err) == fault.Internal {
 		c.service.log.Error("a frame could not be handled", "error", err)
 	}
-	c.box.push(c.service.hub.writer.problem(c.service.now(), string(fault.CodeOf(err)), fault.MessageOf(err), localID, retry))
+	f := c.service.hub.writer.problem(c.service.now(), string(fault.CodeOf(err)), fault.MessageOf(err), localID, retry)
+	if action != "" {
+		f.body = append(stringField(f.body[:len(f.body)-1], "action_id", action), '}')
+	}
+	c.box.push(f)
 }
 
 // close ends the connection with a code and a reason for the client. It waits for the client's own close, a few seconds.
