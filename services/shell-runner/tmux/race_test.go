@@ -1,0 +1,5 @@
+//go:build race
+
+package tmux
+
+const raceEnabled = true

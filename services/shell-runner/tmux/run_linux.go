@@ -1,0 +1,361 @@
+package tmux
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/butlerhub/butler/pkg/fault"
+)
+
+// promptWait is how long a prompt may take to be ready for input after a command ended.
+const promptWait = 2 * time.Second
+
+// Run puts a command at the shell's prompt and waits for its end, giving its output as it comes. At most one runs at a
+// time: otherwise it returns a BusyError and sends nothing, as for any error that comes with an empty Outcome.
+//
+// When ctx's deadline passes, Run returns what is known with Finished false and no error, and the command goes on: its
+// further output and its end are events, and Wait waits for it. When ctx is canceled it is the same, with ctx's error.
+// An error with an Outcome that names the command means that it may or may not have been sent; it is never sent again.
+func (s *Session) Run(ctx context.Context, cmd Command) (Outcome, error) {
+	if err := cmd.check(s.host.cfg.MaxText); err != nil {
+		return Outcome{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return Outcome{}, err
+	}
+	release, err := s.atPrompt(ctx)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if err := s.tidy(ctx); err != nil {
+		release()
+		return Outcome{}, err
+	}
+	c, err := s.send(ctx, cmd.ID, cmd.Text, false)
+	release()
+	if err != nil {
+		if c == nil {
+			return Outcome{}, err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		c.attached = false
+		s.notify()
+		o := c.outcome
+		o.Command = c.id
+		return o, err
+	}
+	return s.collect(ctx, c, cmd.OnOutput)
+}
+
+// atPrompt takes the right to type, and makes sure that the shell waits at its prompt. release gives it back.
+func (s *Session) atPrompt(ctx context.Context) (release func(), err error) {
+	select {
+	case s.op <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	release = func() { <-s.op }
+	if err := s.settlePrompt(ctx); err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
+}
+
+func (s *Session) settlePrompt(ctx context.Context) error {
+	wait, cancel := context.WithTimeout(ctx, promptWait)
+	defer cancel()
+	var ph phase
+	var id string
+	err := s.until(wait, func() bool {
+		ph, id = s.phase, ""
+		if s.cur != nil {
+			id = s.cur.id
+		}
+		return ph != phasePrompt && ph != phaseStarting || s.ready
+	})
+	switch {
+	case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		return integrationLost(s.name) // a prompt by its mark, but readline does not read as it should
+	case err != nil:
+		return err
+	case id == "" && ph == phaseTyped:
+		// What is on the line, and whether it was entered, shows when readline answers: it takes keys in order.
+		if _, err := s.ask(ctx, "ping", "", 500*time.Millisecond); err != nil {
+			if s.Lost() != nil {
+				return s.Lost()
+			}
+			return s.busy()
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.phase == phaseTyped {
+			s.setPhase(phasePrompt)
+			s.ready = true
+		}
+		return nil
+	case ph != phasePrompt:
+		return s.busy()
+	}
+	s.mu.Lock()
+	pid, known := s.shellPID, s.shellCmd
+	s.mu.Unlock()
+	l, err := lookAt(pid)
+	if err != nil {
+		return nil // the marks have to do
+	}
+	if commandLine(pid) != known {
+		return integrationLost(s.name)
+	}
+	if !l.shellForeground || l.canonical {
+		return s.busy()
+	}
+	return nil
+}
+
+// busy says why nothing can be sent now.
+func (s *Session) busy() error {
+	p, _ := s.foreground()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cur == nil && p.PID == s.shellPID && strings.Join(p.Args, "\x00") != s.shellCmd {
+		return integrationLost(s.name)
+	}
+	id := ""
+	if s.cur != nil {
+		id = s.cur.id
+	}
+	return busy(s.name, id, p)
+}
+
+// tidy resets the terminal after binary output, by a command of Butler's own.
+func (s *Session) tidy(ctx context.Context) error {
+	s.mu.Lock()
+	garbled := s.garbled
+	s.garbled = false
+	s.mu.Unlock()
+	if !garbled {
+		return nil
+	}
+	if _, err := s.do(ctx, "send-keys -R -t "+pane, "clear-history -t "+pane); err != nil {
+		return err
+	}
+	c, err := s.send(ctx, "reset", " command stty sane", true)
+	if err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(ctx, promptWait)
+	defer cancel()
+	if err := s.until(wait, func() bool { return c.done }); err != nil {
+		return err
+	}
+	return s.settlePrompt(ctx)
+}
+
+// send types the text. The command exists (is not nil) from the moment at which it may have been sent.
+func (s *Session) send(ctx context.Context, id, text string, hidden bool) (*running, error) {
+	facts, err := s.facts(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case facts.generation != s.Generation() || facts.dead:
+		return nil, sessionNotFound(s.name, errors.New("the terminal has another shell"))
+	case facts.inMode:
+		if _, err := s.do(ctx, "send-keys -t "+pane+" -X cancel"); err != nil {
+			return nil, err
+		}
+	}
+	if !facts.piped { // somebody ended the program that writes the output
+		if _, err := s.do(ctx, s.pipeCommand()); err != nil {
+			return nil, err
+		}
+	}
+	lines := hexLines(pane, pasteBytes(text))
+	s.mu.Lock()
+	if s.lost != nil {
+		defer s.mu.Unlock()
+		return nil, s.lost
+	}
+	if s.phase != phasePrompt { // a background job of the shell, or a key that came late
+		s.mu.Unlock()
+		return nil, s.busy()
+	}
+	c := &running{id: id, sent: time.Now(), from: s.rec.Generation, hidden: hidden, attached: true,
+		out: backlog{limit: s.host.cfg.MaxBacklog, keep: s.host.cfg.KeepTail}}
+	s.cur = c
+	s.open = append(s.open, c)
+	s.background, s.ready = false, false
+	s.setPhase(phaseSent)
+	s.lastActive = c.sent
+	s.save(true) // the intent, before it
+	ctl := s.ctl
+	s.mu.Unlock()
+	s.poke()
+	// From here on the caller's ctx ends only the waiting: half a command must not stay on the line.
+	if _, err := ctl.do(context.WithoutCancel(ctx), lines...); err != nil {
+		return c, err
+	}
+	return c, nil
+}
+
+// collect gives a command's output on until it ends or ctx does.
+func (s *Session) collect(ctx context.Context, c *running, give func(Output)) (Outcome, error) {
+	for {
+		s.mu.Lock()
+		pieces, lost := c.out.take()
+		c.outcome.Truncated = c.outcome.Truncated || lost > 0
+		c.delivering = len(pieces) > 0
+		done, changed := c.done, s.changed
+		if done && !c.delivering {
+			o := c.outcome
+			s.closeCommand(c)
+			s.mu.Unlock()
+			return o, nil
+		}
+		s.mu.Unlock()
+		for _, p := range pieces {
+			if give != nil {
+				give(p)
+			}
+		}
+		if len(pieces) > 0 {
+			s.mu.Lock()
+			c.delivering = false
+			s.save(false)
+			s.mu.Unlock()
+		}
+		if ctx.Err() == nil && len(pieces) > 0 {
+			continue
+		}
+		select {
+		case <-changed:
+			if ctx.Err() == nil {
+				continue
+			}
+		case <-ctx.Done():
+		}
+		s.mu.Lock()
+		if c.done && c.out.empty() {
+			o := c.outcome
+			s.closeCommand(c)
+			s.mu.Unlock()
+			return o, nil
+		}
+		c.attached = false
+		o := c.outcome
+		o.Command, o.Duration, o.Finished = c.id, time.Since(c.sent), false
+		s.notify()
+		s.mu.Unlock()
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return o, nil
+		}
+		return o, ctx.Err()
+	}
+}
+
+// pump gives events on, and the output and ends of what has no Run.
+func (s *Session) pump() {
+	give := s.host.cfg.OnEvent
+	for {
+		s.mu.Lock()
+		events := s.events
+		s.events = nil
+		gen := s.rec.Generation
+		event := func(e Event) Event {
+			e.User, e.Session, e.Generation = s.user, s.name, gen
+			return e
+		}
+		loose, _ := s.loose.take()
+		for _, p := range loose {
+			events = append(events, event(Event{Kind: EventOutput, Output: p}))
+		}
+		s.looseBusy = len(loose) > 0
+		var ended []*running
+		var busy []*running
+		for _, c := range s.open {
+			if c.attached {
+				continue
+			}
+			pieces, lost := c.out.take()
+			c.outcome.Truncated = c.outcome.Truncated || lost > 0
+			c.delivering = true
+			busy = append(busy, c)
+			e := Event{Command: c.id}
+			for _, p := range pieces {
+				e.Kind, e.Output = EventOutput, p
+				e = event(e)
+				e.Generation = c.from
+				events = append(events, e)
+			}
+			if c.done {
+				ended = append(ended, c)
+				e := event(Event{Kind: EventFinished, Command: c.id, Outcome: c.outcome})
+				e.Generation = c.from
+				events = append(events, e)
+			}
+		}
+		changed, over := s.changed, s.lost != nil
+		s.mu.Unlock()
+		for _, e := range events {
+			if give != nil {
+				give(e)
+			}
+		}
+		s.mu.Lock()
+		s.looseBusy = false
+		for _, c := range busy {
+			c.delivering = false
+		}
+		for _, c := range ended {
+			s.closeCommand(c)
+		}
+		if len(events) > 0 && len(ended) == 0 {
+			s.save(false)
+		}
+		s.mu.Unlock()
+		if len(events) > 0 {
+			continue
+		}
+		if over {
+			return
+		}
+		select {
+		case <-changed:
+		case <-s.quit:
+			return
+		}
+	}
+}
+
+// Wait waits for the command that runs, whoever sent it, and gives its end; when none runs, that of the last one. A
+// NotFound fault when there was none.
+func (s *Session) Wait(ctx context.Context) (Outcome, error) {
+	s.mu.Lock()
+	c, last := s.cur, s.last
+	s.mu.Unlock()
+	if c == nil {
+		if last == nil {
+			return Outcome{}, fault.New(fault.NotFound, "no command was run in this shell yet")
+		}
+		return *last, nil
+	}
+	for {
+		s.mu.Lock()
+		done, o, changed, lost := c.done, c.outcome, s.changed, s.lost
+		s.mu.Unlock()
+		if done {
+			return o, nil
+		}
+		if lost != nil {
+			return Outcome{Command: c.id, Lost: true}, lost
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return Outcome{Command: c.id}, ctx.Err()
+		}
+	}
+}
