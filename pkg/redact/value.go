@@ -70,7 +70,8 @@ func placeholder(v []byte) bool {
 	if same {
 		return true
 	}
-	if len(v) <= 40 {
+	if first := v[0] | 0x20; len(v) <= 40 && (first == 'y' || first == 'm' || first == 'i' || first == 'r' || first == 'x' || first == 'c' ||
+		first == 'e' || first == 'p' || first == 'd' || v[0] == '<') {
 		var buf [40]byte
 		l := lowerInto(buf[:0], v)
 		for _, p := range [...]string{"your-", "your_", "yourp", "yours", "yourt", "yourk", "youra", "my-secret", "my_secret", "insert",
@@ -165,21 +166,30 @@ func traitsOf(v []byte) (t traits) {
 	return t
 }
 
-// entropy is Shannon's, in bits a byte.
+// countLog holds n*log2(n).
+var countLog = func() (table [256]float64) {
+	for n := 1; n < len(table); n++ {
+		table[n] = float64(n) * math.Log2(float64(n))
+	}
+	return table
+}()
+
+// entropy is Shannon's, in bits a byte, of the first 255 bytes.
 func entropy(v []byte) float64 {
-	var n [256]int
+	v = v[:min(len(v), 255)]
+	if len(v) == 0 {
+		return 0
+	}
+	var n [256]uint8
 	for _, b := range v {
 		n[b]++
 	}
-	var e float64
+	e := countLog[len(v)]
 	for _, b := range v {
-		if c := n[b]; c > 0 {
-			p := float64(c) / float64(len(v))
-			e -= p * math.Log2(p)
-			n[b] = 0
-		}
+		e -= countLog[n[b]]
+		n[b] = 0
 	}
-	return e
+	return e / float64(len(v))
 }
 
 // random says whether a value looks drawn rather than named: words and numbers joined by dashes do not.
