@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/butlerhub/butler/pkg/approval"
-	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/fault"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 )
@@ -493,5 +492,3 @@ func TestNothingIsDecidedWhenNobodyKnowsWhoMay(t *testing.T) {
 	_, err = r.word("alice", a.GetId(), true)
 	require.NoError(t, err)
 }
-
-var _ = bus.ApprovalStream

@@ -53,7 +53,7 @@ func (a *app) gatewayCommand() *cobra.Command {
 	return a.serviceCommand("gateway", "Run the gateway: page, API, WebSocket, accounts",
 		"Runs the gateway alone: the page, the HTTP API, the WebSocket, the OpenAI API and the accounts.",
 		`  BUTLER_NATS_URL=nats://nats:4222 BUTLER_DATABASE_URL=postgres://… INTERNAL_SERVICE_TOKEN=… \
-    BUTLER_BRAIN_TARGET=brain:8092 BUTLER_REGISTRY_TARGET=registry:8093 butler gateway`,
+    BUTLER_BRAIN_TARGET=brain:8092 BUTLER_REGISTRY_TARGET=registry:8093 BUTLER_APPROVAL_TARGET=approval:8094 butler gateway`,
 		func(ctx context.Context, p *process) error {
 			s := p.settings
 			if err := p.serveOps(); err != nil {
@@ -68,6 +68,18 @@ func (a *app) gatewayCommand() *cobra.Command {
 				return err
 			}
 			registryConn, err := p.dial("agent-registry", s.RPC.RegistryTarget, nil)
+			if err != nil {
+				return err
+			}
+			approvalConn, err := p.dial("approval", s.RPC.ApprovalTarget, nil)
+			if err != nil {
+				return err
+			}
+			peopleListener, err := p.listen("BUTLER_PEOPLE_ADDR", s.RPC.PeopleAddr)
+			if err != nil {
+				return err
+			}
+			server, err := p.rpcServer(false)
 			if err != nil {
 				return err
 			}
@@ -95,10 +107,13 @@ func (a *app) gatewayCommand() *cobra.Command {
 			if l, err = waiting.handOver(); err != nil {
 				return err
 			}
-			if err := p.startGateway(l, b, st, brainConn, registryConn); err != nil {
+			svc, err := p.startGateway(l, b, st, gatewayConns{brainConn, registryConn, approvalConn})
+			if err != nil {
 				return err
 			}
-			p.log.Info("the gateway listens", "addr", l.Addr().String())
+			svc.Register(server)
+			p.start("rpc", func(ctx context.Context) error { return server.Serve(ctx, peopleListener) })
+			p.log.Info("the gateway listens", "addr", l.Addr().String(), "rpc", peopleListener.Addr().String())
 			return p.run(ctx)
 		})
 }

@@ -28,7 +28,7 @@ func (a *app) upCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "up",
 		Short: "Run everything in one process on this machine",
-		Long: `Runs the gateway, butler-brain and agent-registry in one process, with a NATS server and SQLite inside, and
+		Long: `Runs the gateway, butler-brain, approval and agent-registry in one process, with a NATS server and SQLite inside, and
 says where to go and how to sign in. Everything is kept in the data folder (BUTLER_DATA_DIR).
 
 With BUTLER_NATS_URL or BUTLER_DATABASE_URL it uses that NATS or PostgreSQL instead of its own. Without a model
@@ -88,6 +88,10 @@ func (a *app) up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	approvalBus, err := p.connectBus(ctx, "approval", server)
+	if err != nil {
+		return err
+	}
 	gatewayBus, err := p.connectBus(ctx, "gateway", server)
 	if err != nil {
 		return err
@@ -105,13 +109,28 @@ func (a *app) up(ctx context.Context) error {
 		return err
 	}
 
-	registryLocal, brainLocal := rpc.NewLocal(), rpc.NewLocal()
+	registryLocal, brainLocal, approvalLocal, peopleLocal := rpc.NewLocal(), rpc.NewLocal(), rpc.NewLocal(), rpc.NewLocal()
 	registryConn, err := p.dial("agent-registry", "", registryLocal)
 	if err != nil {
 		return err
 	}
 	brainConn, err := p.dial("butler-brain", "", brainLocal)
 	if err != nil {
+		return err
+	}
+	approvalConn, err := p.dial("approval", "", approvalLocal)
+	if err != nil {
+		return err
+	}
+	peopleConn, err := p.dial("gateway", "", peopleLocal)
+	if err != nil {
+		return err
+	}
+	approvals, err := p.startApproval(approvalBus, peopleConn, nil)
+	if err != nil {
+		return err
+	}
+	if err := p.serveLocal("approval-rpc", approvals, approvalLocal); err != nil {
 		return err
 	}
 	registry, err := p.startRegistry(ctx, registryBus, db)
@@ -131,7 +150,11 @@ func (a *app) up(ctx context.Context) error {
 	if httpListener, err = waiting.handOver(); err != nil {
 		return err
 	}
-	if err := p.startGateway(httpListener, gatewayBus, st, brainConn, registryConn); err != nil {
+	gate, err := p.startGateway(httpListener, gatewayBus, st, gatewayConns{brainConn, registryConn, approvalConn})
+	if err != nil {
+		return err
+	}
+	if err := p.serveLocal("people-rpc", gate, peopleLocal); err != nil {
 		return err
 	}
 	url := pageURL(s, httpListener.Addr())

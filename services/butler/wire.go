@@ -160,23 +160,27 @@ func gatewaySettings(s config.Settings) gateway.Settings {
 // initialPasswordFile is where the first administrator's generated password is kept.
 func initialPasswordFile(s config.Settings) string { return s.Path("initial-admin-password") }
 
-// startGateway puts the gateway together and starts it. brainConn and registryConn lead to the other services.
-func (p *process) startGateway(l net.Listener, b *bus.Bus, st *store.Store, brainConn, registryConn grpc.ClientConnInterface) error {
+// gatewayConns lead from the gateway to the other services.
+type gatewayConns struct{ brain, registry, approval grpc.ClientConnInterface }
+
+// startGateway puts the gateway together and starts it.
+func (p *process) startGateway(l net.Listener, b *bus.Bus, st *store.Store, conns gatewayConns) (*gateway.Service, error) {
 	svc, err := gateway.New(gateway.Deps{
 		Bus: b, Store: st,
-		Brain: butlerv1.NewBrainServiceClient(brainConn), Registry: butlerv1.NewRegistryServiceClient(registryConn),
+		Brain: butlerv1.NewBrainServiceClient(conns.brain), Registry: butlerv1.NewRegistryServiceClient(conns.registry),
+		Approval: butlerv1.NewApprovalServiceClient(conns.approval),
 		Settings: gatewaySettings(p.settings), Listener: l, Page: web.Handler(), Ops: p.tel.Handler(),
 		Log: p.log, Metrics: p.tel.Registry,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for name, check := range svc.Checks() {
 		p.check("gateway-"+name, check)
 	}
 	p.tel.Checks.AddOptional("gateway-database", svc.Database)
 	p.start("gateway", svc.Run)
-	return nil
+	return svc, nil
 }
 
 // firstAdmin makes the first administrator where there is none, and tells how to sign in when a password was generated.
