@@ -185,7 +185,7 @@ func (c *cluster) addGateway() *process {
 	addr := freeAddr(c.t)
 	n := len(c.gateways)
 	p := c.service("gateway", fmt.Sprintf("gateway-%d", n+1),
-		"BUTLER_HTTP_ADDR="+addr, "BUTLER_BRAIN_TARGET="+c.brainAddrs[n%len(c.brainAddrs)])
+		"BUTLER_HTTP_ADDR="+addr, "BUTLER_PEOPLE_ADDR=127.0.0.1:0", "BUTLER_BRAIN_TARGET="+c.brainAddrs[n%len(c.brainAddrs)])
 	c.gateways = append(c.gateways, p)
 	c.urls = append(c.urls, "http://"+addr)
 	return p

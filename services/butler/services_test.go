@@ -41,7 +41,7 @@ func TestServicesStartInAnyOrder(t *testing.T) {
 	common := []string{
 		"BUTLER_NATS_URL=nats://" + natsAddr, "BUTLER_DATABASE_URL=" + database,
 		"INTERNAL_SERVICE_TOKEN=" + strings.Repeat("t", 32), "BUTLER_BRAIN_ADDR=" + brainAddr, "BUTLER_REGISTRY_ADDR=" + registryAddr,
-		"INITIAL_ADMIN_PASS=the first password",
+		"BUTLER_PEOPLE_ADDR=" + freeAddr(t), "INITIAL_ADMIN_PASS=the first password",
 	}
 	service := func(name string, more ...string) (*home, string, *daemon) {
 		ops := freeAddr(t)
@@ -99,7 +99,7 @@ func TestServicesStopWhileTheyWait(t *testing.T) {
 			t.Parallel()
 			ops := freeAddr(t)
 			d := newHome(t, "BUTLER_NATS_URL=nats://127.0.0.1:1", "INTERNAL_SERVICE_TOKEN="+strings.Repeat("t", 32),
-				"BUTLER_OPS_ADDR="+ops, "BUTLER_BRAIN_ADDR=127.0.0.1:0", "BUTLER_REGISTRY_ADDR=127.0.0.1:0").start(name)
+				"BUTLER_OPS_ADDR="+ops, "BUTLER_BRAIN_ADDR=127.0.0.1:0", "BUTLER_REGISTRY_ADDR=127.0.0.1:0", "BUTLER_PEOPLE_ADDR=127.0.0.1:0").start(name)
 			eventually(t, "it waits", func() bool {
 				status, _ := get("http://" + ops + "/ready")
 				return status == http.StatusServiceUnavailable
