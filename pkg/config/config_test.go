@@ -83,6 +83,7 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, Turn{MaxSteps: 15, Timeout: 10 * time.Minute, MaxConcurrent: 256}, s.Turn)
 	require.Equal(t, Accounts{AdminUser: "admin", SignInLifetime: 24 * time.Hour, PasswordMemoryKiB: 19456,
 		PasswordTime: 2}, s.Accounts)
+	require.Equal(t, Messages{Rate: 30, Burst: 100, MaxWaiting: 100}, s.Messages)
 	require.Equal(t, "en", s.Language)
 	require.Equal(t, Log{Level: slog.LevelInfo, Format: "auto"}, s.Log)
 	require.Equal(t, CookieSecureAuto, s.HTTP.CookieSecure)

@@ -27,6 +27,7 @@ type Settings struct {
 	Model    Model
 	Turn     Turn
 	Accounts Accounts
+	Messages Messages
 	Approval Approval
 	Shell    Shell
 	// Language in which people are addressed who do not say: "en" or "zh".
@@ -137,6 +138,14 @@ type Turn struct {
 	MaxConcurrent int
 	// SystemPromptFile is added to the built-in system prompt; empty for none.
 	SystemPromptFile string
+}
+
+// Messages limits what one person may send. 0 is no limit.
+type Messages struct {
+	// Rate is how many messages in a second, Burst how many at once.
+	Rate, Burst int
+	// MaxWaiting is how many may wait for their answer.
+	MaxWaiting int
 }
 
 // Accounts is how people sign in.

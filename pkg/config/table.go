@@ -201,6 +201,16 @@ func table(home, dataDir string) []entry {
 			func(s *Settings) *string { return &s.Turn.SystemPromptFile },
 			"Text file with instructions that are added to the built-in system prompt.", reloadable, note("nothing is added")),
 
+		bind("messages.rate", "BUTLER_MESSAGE_RATE", "30", number(0, 1_000_000),
+			func(s *Settings) *int { return &s.Messages.Rate },
+			"Messages that one person may send in a second; 0 is no limit."),
+		bind("messages.burst", "BUTLER_MESSAGE_BURST", "100", number(1, 1_000_000),
+			func(s *Settings) *int { return &s.Messages.Burst },
+			"Messages that one person may send at once, before that rate holds."),
+		bind("messages.max_waiting", "BUTLER_MAX_WAITING_MESSAGES", "100", number(0, 1_000_000),
+			func(s *Settings) *int { return &s.Messages.MaxWaiting },
+			"Messages of one person that may wait for their answer, in all their conversations; more are refused. 0 is no limit."),
+
 		bind("accounts.admin_user", "INITIAL_ADMIN_USER", "admin", plain(1, 64),
 			func(s *Settings) *string { return &s.Accounts.AdminUser },
 			"Name of the first admin, made when there are no people yet."),

@@ -154,7 +154,17 @@ func gatewaySettings(s config.Settings) gateway.Settings {
 		Addr: s.HTTP.Addr, PublicURL: s.HTTP.PublicURL, TrustedProxies: s.HTTP.TrustedProxies,
 		AllowedOrigins: s.HTTP.AllowedOrigins, CookieSecure: string(s.HTTP.CookieSecure), Language: s.Language,
 		SignInLifetime: s.Accounts.SignInLifetime, DrainTimeout: drainTimeout,
+		MessageRate: float64(orNoLimit(s.Messages.Rate)), MessageBurst: s.Messages.Burst,
+		MaxWaiting: orNoLimit(s.Messages.MaxWaiting),
 	}
+}
+
+// orNoLimit turns 0, the setting's "no limit", into the gateway's, whose 0 is its default.
+func orNoLimit(n int) int {
+	if n == 0 {
+		return -1
+	}
+	return n
 }
 
 // initialPasswordFile is where the first administrator's generated password is kept.

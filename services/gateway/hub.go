@@ -43,6 +43,7 @@ type hub struct {
 	anew   int                 // how often DELTA began anew
 	people map[int64]*audience // who is connected
 	open   map[string]uint64   // unanswered turns and the sequence of their question
+	unmet  map[int64]int       // how many of them a person has
 }
 
 // audience is all connections of one person, and what was dispatched to them.
@@ -79,7 +80,7 @@ type heldAnswer struct {
 func newHub(b *bus.Bus, w writer, log *slog.Logger, m *metrics) *hub {
 	return &hub{
 		bus: b, writer: w, log: log, metrics: m, started: make(chan struct{}),
-		people: map[int64]*audience{}, open: map[string]uint64{},
+		people: map[int64]*audience{}, open: map[string]uint64{}, unmet: map[int64]int{},
 	}
 }
 
@@ -200,7 +201,7 @@ func (h *hub) onChat(s bus.Stored) {
 	elsewhere := h.people[turn.Person] == nil
 	if elsewhere { // most people are: no need to read it
 		h.at.chat = s.Seq
-		h.note(key, kind, s.Seq)
+		h.note(turn.Person, key, kind, s.Seq)
 	}
 	h.mu.Unlock()
 	if elsewhere {
@@ -215,7 +216,7 @@ func (h *hub) onChat(s bus.Stored) {
 		h.unfit(s, err)
 		return
 	}
-	ev.replyTo = h.note(key, kind, s.Seq)
+	ev.replyTo = h.note(turn.Person, key, kind, s.Seq)
 	a := h.people[turn.Person]
 	if a == nil {
 		return
@@ -233,17 +234,36 @@ func (h *hub) onChat(s bus.Stored) {
 }
 
 // note remembers a turn while it is open. For an answer it gives the sequence of its question, when it is known.
-func (h *hub) note(key string, kind chat.Kind, seq uint64) (asked uint64) {
+func (h *hub) note(person int64, key string, kind chat.Kind, seq uint64) (asked uint64) {
 	switch kind {
 	case chat.Asked:
 		if _, again := h.open[key]; !again && len(h.open) < maxOpenTurns {
 			h.open[key] = seq
+			h.unmet[person]++
 		}
 	case chat.Answer:
 		asked = h.open[key]
-		delete(h.open, key)
+		h.close(person, key)
 	}
 	return asked
+}
+
+// close forgets an open turn.
+func (h *hub) close(person int64, key string) {
+	if _, open := h.open[key]; !open {
+		return
+	}
+	delete(h.open, key)
+	if h.unmet[person]--; h.unmet[person] == 0 {
+		delete(h.unmet, person)
+	}
+}
+
+// waiting gives how many turns of a person are known to be unanswered.
+func (h *hub) waiting(person int64) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.unmet[person]
 }
 
 // onDelta handles one event of DELTA.

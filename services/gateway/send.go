@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 	"unicode"
@@ -19,6 +21,9 @@ import (
 
 // sendTimeout bounds how long a message waits for the log: as long as NATS may be away without anybody noticing.
 const sendTimeout = 10 * time.Second
+
+// tooManyWait is when to try again after too many messages were waiting.
+const tooManyWait = 5 * time.Second
 
 // outgoing is what a person wants to say.
 type outgoing struct {
@@ -72,6 +77,13 @@ func (s *Service) trySend(ctx context.Context, who *principal, m outgoing, befor
 		return accepted{}, err
 	}
 	turn := chat.Turn{Session: chat.Session{Person: who.id(), Thread: thread}, ID: chat.TurnID(m.localID)}
+	if most := s.settings.MaxWaiting; most > 0 && s.hub.waiting(who.id()) >= most {
+		// What was accepted before is not refused when it is sent again.
+		if asked, err := s.lastOf(ctx, turn, chat.Asked); err != nil || asked == nil {
+			return accepted{}, cmp.Or(err, rateLimited(tooManyWait, fmt.Sprintf(
+				"%d of your messages wait for their answer; wait for some of them, or stop them", most)))
+		}
+	}
 	if before != nil {
 		before(turn)
 	}

@@ -49,6 +49,9 @@ type Settings struct {
 	// 100; a negative rate is no limit.
 	MessageRate  float64
 	MessageBurst int
+	// MaxWaiting is how many messages of a person may wait for their answer; those count that were asked since this gateway
+	// began. Default 100; negative is no limit.
+	MaxWaiting int
 	// ApprovalWait is how long a request to the OpenAI API waits for an approval before it ends as pending. Default a
 	// minute.
 	ApprovalWait time.Duration
@@ -65,6 +68,9 @@ func (s Settings) complete() (Settings, error) {
 	}
 	if s.MessageRate == 0 {
 		s.MessageRate = 30
+	}
+	if s.MaxWaiting == 0 {
+		s.MaxWaiting = 100
 	}
 	if s.MessageBurst == 0 {
 		s.MessageBurst = 100

@@ -178,7 +178,7 @@ func (h *hub) forget(session chat.Session) {
 	defer h.mu.Unlock()
 	for key := range h.open {
 		if strings.HasPrefix(key, prefix) {
-			delete(h.open, key)
+			h.close(session.Person, key)
 		}
 	}
 }

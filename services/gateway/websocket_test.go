@@ -265,3 +265,33 @@ func TestStoppingDoesNotWaitForUnusedConnections(t *testing.T) {
 	_, err = conn.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
 }
+
+func TestUnansweredMessagesOfAPersonAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(d *Deps) { d.Settings.MaxWaiting = 3 })
+	release := make(chan struct{})
+	r.brain.answerWith(func(tk *talk) { <-release; tk.answer("done", "", 0) })
+	c, other := r.admin.connect(""), r.member("bob").connect("")
+	for i := range 3 {
+		id := fmt.Sprint("m", i)
+		c.say(id, "hello")
+		require.Equal(t, id, c.next().LocalID)
+	}
+	c.say("m3", "one too many")
+	f := c.next()
+	require.Equal(t, "rate_limited", f.Code)
+	require.Equal(t, "m3", f.LocalID)
+	require.Positive(t, f.RetryAfter)
+	require.Contains(t, f.Payload, "3 of your messages")
+	c.say("m0", "hello")
+	f = c.next()
+	require.Equal(t, "CHAT", f.Type, "what was accepted is not refused when it is sent again: %+v", f)
+	other.say("x", "others are not concerned")
+	require.Equal(t, "CHAT", other.next().Type)
+	close(release)
+	for range 3 { // in any order: this brain answers all at once
+		require.Equal(t, "answered", c.next().Status)
+	}
+	c.say("m3", "now it may")
+	require.Equal(t, "m3", c.next().LocalID)
+}
