@@ -41,13 +41,25 @@ func (s *scanner) separator(i int) int {
 		}
 	}
 	start, end := s.nameBefore(i)
-	if start == end || st == colon && start > 0 && text[start-1] == '/' { // /etc/passwd: a line of it
+	if start == end || st == colon && (s.inPath(start) || string(text[start:end]) == "PASS") { // /etc/passwd: a line of it
 		return 0
 	}
 	if end < i && (text[i-1] == ' ' || text[i-1] == '\t') && st == assigned {
 		st = spaced
 	}
 	return s.named(start, end, v, st)
+}
+
+// inPath says whether a name is the last part of a path.
+func (s *scanner) inPath(start int) bool {
+	if start == 0 || s.text[start-1] != '/' {
+		return false
+	}
+	first := start - 1
+	for first > 0 && start-first < 64 && isWord[s.text[first-1]] {
+		first--
+	}
+	return first > 0 && (s.text[first-1] == '/' || s.text[first-1] == '.' || s.text[first-1] == '-') || first == start-1
 }
 
 // nameBefore gives the name that ends before i, over blanks, quotes and brackets.
@@ -157,6 +169,9 @@ func (s *scanner) read(v int, st style) (start, end int, as style, closed bool) 
 	e := v
 	for ; e < s.stop; e++ {
 		b := text[e]
+		if b == '<' && !s.opensTag(e) || b == '>' && e > v {
+			continue
+		}
 		if endsWord[b] || b >= 0xe2 || b == '\\' && e+1 < s.stop && (isQuote(text[e+1]) || text[e+1] == 'n' && st != assigned) {
 			break
 		}
@@ -173,6 +188,15 @@ func (s *scanner) read(v int, st style) (start, end int, as style, closed bool) 
 		}
 	}
 	return v, e, st, true
+}
+
+// opensTag says whether the < at i begins an element or ends one.
+func (s *scanner) opensTag(i int) bool {
+	j := i + 1
+	for j < s.stop && (isWord[s.text[j]] || s.text[j] == '/') {
+		j++
+	}
+	return j < s.stop && s.text[j] == '>' && j-i < 40 && (j == i+1 || i > 0 && s.text[i-1] > ' ' || s.text[i+1] == '/')
 }
 
 // separates says whether the & , or ; at i ends a value: a blank, a quote, the end or another name=value comes after it.

@@ -128,7 +128,7 @@ func keyLine(line []byte, afterFull bool) (full, ok bool) {
 		return false, true // Version:, Comment:, Public-Lines:
 	default:
 		margin := len(line) - len(last)
-		return false, len(last) > 0 && (margin <= 24 && (afterFull || len(last) >= 16))
+		return false, len(last) > 0 && (margin == 0 || margin <= 24 && (afterFull || len(last) >= 16))
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"io"
 	"sort"
 	"strings"
+	"unsafe"
 )
 
 // marker begins what stands where a secret was. It is never redacted again.
@@ -56,6 +57,9 @@ func (r *Redactor) Add(kind string, values ...string) (remove func()) {
 
 // String redacts a whole text. It gives the same text when nothing was found, and what was found, by kind.
 func (r *Redactor) String(text string) (string, []Found) {
+	if r.clean(text) {
+		return text, nil
+	}
 	var out strings.Builder
 	s := Stream{w: &out, r: r, whole: true}
 	s.strip.plain = make([]byte, 0, len(text))
@@ -65,6 +69,22 @@ func (r *Redactor) String(text string) (string, []Found) {
 		return text, nil
 	}
 	return out.String(), s.Found()
+}
+
+// clean is a quick look at a text in place: most hold no secret, and then nothing is copied.
+func (r *Redactor) clean(text string) bool {
+	if strings.IndexByte(text, esc) >= 0 {
+		return false
+	}
+	s := scanner{known: r.values.set.Load(), text: unsafe.Slice(unsafe.StringData(text), len(text)), final: true} // only read
+	for pos := 0; pos < len(text); {
+		end, ok := s.unit(pos)
+		if !ok || len(s.spans) > 0 {
+			return false
+		}
+		pos = end
+	}
+	return true
 }
 
 // Stream gives a writer that passes what it is given to w, redacted. It is not safe for concurrent use.

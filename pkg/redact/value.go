@@ -316,8 +316,14 @@ func judge(c class, v []byte, st style, alone bool) bool {
 	name := t.digit == 0 && t.other > 0 && onlyName(trimmed)
 	switch c {
 	case password:
+		if bytes.Contains(v, []byte(":x:")) { // a line of /etc/passwd
+			return false
+		}
+		if letters && st != quoted && st != assigned && namesSecret(trimmed) {
+			return false
+		}
 		if st == quoted && bytes.IndexByte(v, ' ') >= 0 {
-			return t.digit > 0 && t.lower+t.upper > 0 && t.other > 2 && len(v) < 64 && !sentence(v) || passphrase(v)
+			return t.digit > 0 && t.lower+t.upper > 0 && len(v) < 64 && !sentence(v) || passphrase(v)
 		}
 		switch {
 		case t.lower+t.upper+t.digit == 0:
@@ -358,7 +364,8 @@ func judge(c class, v []byte, st style, alone bool) bool {
 		if letters || name {
 			return st == quoted && letters && len(v) >= 16 && entropy(v) >= 3.3
 		}
-		return t.digit > 0 && len(v) >= 8 && (st == quoted || st == assigned || len(v) >= 12) && !kebab(trimmed) || t.other > 1 && t.digit > 0
+		return t.digit > 0 && (st == assigned && len(v) >= 6 || st == quoted && len(v) >= 7 || len(v) >= 12) && !kebab(trimmed) ||
+			t.other > 1 && t.digit > 0
 	case generic, weak, named:
 		if bytes.IndexByte(v, ' ') >= 0 || len(v) < 16 || kebab(trimmed) || bytes.IndexByte(v, ':') >= 0 {
 			return false
@@ -366,6 +373,12 @@ func judge(c class, v []byte, st style, alone bool) bool {
 		return random(trimmed) && t.digit > 0 && (t.upper > 0 && t.lower > 0 || len(v) >= 32) && (c != named || t.upper > 2 && t.lower > 2)
 	}
 	return false
+}
+
+// namesSecret says whether a word holds one for secrets: passwordHash, userToken.
+func namesSecret(v []byte) bool {
+	l := bytes.ToLower(v)
+	return bytes.Contains(l, []byte("passw")) || bytes.Contains(l, []byte("token")) || bytes.Contains(l, []byte("secret"))
 }
 
 // kebab says whether a value is words and numbers joined by dashes, dots or slashes: db-credentials-v2.

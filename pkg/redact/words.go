@@ -69,6 +69,7 @@ func init() {
 	add("vault", flagOf{nth: 2, after: "login"})
 	add("aws", flagOf{nth: 4, after: "aws_secret_access_key"}, flagOf{nth: 4, after: "aws_session_token"})
 	add("gh", flagOf{flag: "-b", after: "secret"}, flagOf{flag: "--body", after: "secret"})
+	add("ssh-keygen", flagOf{flag: "-N"}, flagOf{flag: "-P"})
 	add("kinit", flagOf{flag: "--password"})
 	for w := range words {
 		byWord[int(w[0])<<8|int(w[1])] = true
@@ -275,6 +276,9 @@ func (s *scanner) said(i, e int, c class) int {
 	}
 	vs, ve, st, _ := s.read(v, said)
 	val := text[vs:ve]
+	if n := s.announced(i, v, c); n > 0 {
+		return n
+	}
 	if len(val) < 4 || st == said && bytes.HasPrefix(text[ve:s.stop], []byte(":")) {
 		return 0
 	}
@@ -291,6 +295,27 @@ func (s *scanner) said(i, e int, c class) int {
 	}
 	s.add(vs, ve, c.kind())
 	return ve
+}
+
+// announced takes out what ends a line after some words and a colon: the password generated for ann is: x.
+func (s *scanner) announced(i, v int, c class) int {
+	text := s.text
+	for j := v; j+1 < min(s.stop, v+80); j++ {
+		switch b := text[j]; {
+		case b == ':' && text[j+1] == ' ':
+			vs, ve, st, _ := s.read(j+2, colon)
+			val := text[vs:ve]
+			if len(val) < 6 || !s.alone(ve) || !hasDigit(val) || traitsOf(val).changes < 2 || !judge(c, val, st, true) {
+				return 0
+			}
+			s.add(vs, ve, c.kind())
+			return ve
+		case isWord[b], b == ' ', b == '@', b == '-', b == '\'', b == '.' && isWord[text[j+1]]:
+		default:
+			return 0
+		}
+	}
+	return 0
 }
 
 // hasWord says whether a text begins with a word and a blank, in any case.
@@ -594,6 +619,13 @@ func (s *scanner) wide(i int) int {
 		}
 		v, firm := i+len(name.text), false
 		from := v
+		for _, open := range [...]string{"(", "（"} { // 密钥(key)：x
+			if bytes.HasPrefix(text[v:s.stop], []byte(open)) {
+				if n := bytes.IndexAny(text[v:min(s.stop, v+40)], ")）"); n > 0 {
+					v += n + len(open)
+				}
+			}
+		}
 		for n := 0; n < 6; n++ {
 			for _, l := range links {
 				if bytes.HasPrefix(text[v:s.stop], l) {

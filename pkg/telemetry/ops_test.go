@@ -62,12 +62,12 @@ func TestChecksAreCachedForASecond(t *testing.T) {
 	down.Store(true)
 	require.True(t, c.Report(ctx).Ready, "still fresh")
 	k.add(time.Second)
-	require.Equal(t, Report{Missing: []string{"nats: cannot reach nats://[redacted]@n:4222 at all"}}, c.Report(ctx))
+	require.Equal(t, Report{Missing: []string{"nats: cannot reach nats://[REDACTED]@n:4222 at all"}}, c.Report(ctx))
 	require.EqualValues(t, 2, calls.Load())
 
 	c.Add("a", func(context.Context) error { panic("defect") })
 	require.Equal(t, []string{"a: the check failed: defect",
-		"nats: cannot reach nats://[redacted]@n:4222 at all"}, c.Report(ctx).Missing)
+		"nats: cannot reach nats://[REDACTED]@n:4222 at all"}, c.Report(ctx).Missing)
 	c.Remove("a")
 	c.Remove("nats")
 	require.True(t, c.Report(ctx).Ready)

@@ -8,10 +8,12 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/butlerhub/butler/pkg/redact"
 )
 
-// Masked stands where a secret was.
-const Masked = "[redacted]"
+// Masked stands where a secret was that its name gave away; redact.Marker says what stands for others.
+var Masked = redact.Marker("")
 
 // maxLogged bounds one text in a log, in bytes.
 const maxLogged = 8 << 10
@@ -27,61 +29,20 @@ func isSensitive(key string) bool {
 			return true
 		}
 	}
-	return false
+	return redact.Name(key)
 }
 
-// pattern is a shape of secrets. A text is searched only when it holds one of the hints (of its lower-case form with
-// fold): searching costs a hundred times as much as looking for a hint.
-type pattern struct {
-	hints []string
-	fold  bool
-	find  *regexp.Regexp
-	with  string
-}
+// userPart is the user part of a URL, up to the last @ before the path, as clients read it. A log needs none of it, and
+// some of them are tokens.
+var userPart = regexp.MustCompile(`://[^/\s"'<>?#]*@`)
 
-var patterns = []pattern{
-	{[]string{"PRIVATE KEY"}, false,
-		regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)`), Masked},
-	{[]string{"NKEY SEED"}, false,
-		regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*NKEY SEED-----.*?(-+END [A-Z ]*NKEY SEED-+|$)`), Masked},
-	{[]string{"bearer", "basic"}, true,
-		regexp.MustCompile(`(?i)\b(bearer|basic)(\s+|%20)[A-Za-z0-9._~+/=-]{6,}`), "$1 " + Masked},
-	// The user part of a URL, up to the last @ before the path, as clients read it.
-	{[]string{"@"}, false, regexp.MustCompile(`://[^/\s"'<>?#]*@`), "://" + Masked + "@"},
-	{[]string{"=", "%3d", `":`, `':`}, true,
-		regexp.MustCompile(`(?i)((?:\b|%3F|%26)(?:[a-z]+[_-])?(?:token|ticket|password|passwd|secret|api[_-]?key))` +
-			`(=|%3D|["']:\s?)("[^"]*"?|'[^']*'?|[^&\s"',;}]+)`), "$1$2" + Masked},
-	{[]string{"btl_"}, false, regexp.MustCompile(`\bbtl_[A-Za-z0-9_-]+`), Masked},
-	{[]string{"sk-"}, false, regexp.MustCompile(`\bsk-[A-Za-z0-9_-]{8,}`), Masked},
-	// JSON web tokens.
-	{[]string{"eyJ"}, false, regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.?[A-Za-z0-9_-]*`), Masked},
-	// Seeds of nkeys.
-	{[]string{"SA", "SO", "SU", "SN", "SC", "SX"}, false, regexp.MustCompile(`\bS[AOUNCX][A-Z2-7]{56}\b`), Masked},
-}
-
-func (p pattern) mayBeIn(text, lower string) bool {
-	if p.fold {
-		text = lower
-	}
-	for _, h := range p.hints {
-		if strings.Contains(text, h) {
-			return true
-		}
-	}
-	return false
-}
-
-// Redact masks in a text what looks like a secret: bearer tokens, btl_… and sk-… tokens, web tokens, nkey seeds,
-// private keys, the user part of URLs, and the value after token=, password= and the like. It is a second line of defence: what
-// is known to be secret must not be given to a log in the first place.
+// Redact masks in a text what package redact finds to be a secret, and the user part of URLs. It is a second line of
+// defence: what is known to be secret must not be given to a log in the first place.
 func Redact(text string) string {
-	lower := strings.ToLower(text)
-	for _, p := range patterns {
-		if !p.mayBeIn(text, lower) {
-			continue
-		}
-		text = p.find.ReplaceAllString(text, p.with)
+	if strings.Contains(text, "://") && strings.Contains(text, "@") {
+		text = userPart.ReplaceAllLiteralString(text, "://"+Masked+"@")
 	}
+	text, _ = redact.String(text)
 	return text
 }
 
