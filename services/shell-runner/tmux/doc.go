@@ -5,8 +5,8 @@
 //	session, err := host.Session(ctx, "17")           // attach, or create
 //	outcome, err := session.Run(ctx, tmux.Command{ID: "c1", Text: "ls -la", OnOutput: show})
 //
-// How it works. Input goes through a control-mode client: C-u, bracketed paste, Enter, as bytes in hexadecimal, in one
-// write, so that nothing can come between. Output is appended by tmux (pipe-pane) to a file that is followed, so that
+// How it works. Input goes through a control-mode client: C-u, bracketed paste, Enter, as bytes of one
+// buffer that tmux writes at once, so that nothing can come between. Output is appended by tmux (pipe-pane) to a file that is followed, so that
 // tmux never waits for this process and nothing is lost while it is away. The shell (bash with a start file of its own)
 // prints marks that carry a nonce when a command starts, when it ends (status, directory), and when it wants more text;
 // they are taken out of the output. What is in the foreground and whether it waits for a line, a password or keys is

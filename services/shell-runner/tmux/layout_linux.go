@@ -323,9 +323,10 @@ IFS= read -r __butler_n <@NONCE@
 __butler_prompt() {
 	builtin printf '\033]133;%s;D;%s;%s\007' "$__butler_n" "$1" "${PWD@Q}" >/dev/tty
 }
+# The last argument of both functions is there to leave $_ as it was.
 # Answers questions about this shell; bound to a key sequence that nothing else uses, and shows nothing.
 __butler_query() {
-	local __butler_u=$_ __butler_i __butler_k __butler_w __butler_r=
+	local __butler_i __butler_k __butler_w __butler_r=
 	{ IFS= builtin read -r __butler_i; IFS= builtin read -r __butler_k; IFS= builtin read -r __butler_w; } <@QUERY@
 	case $__butler_k in
 	resolve)
@@ -352,15 +353,14 @@ __butler_query() {
 	esac 2>/dev/null
 	__butler_r=${__butler_r:0:100000}
 	builtin printf '\033]133;%s;R;%s;%s\007' "$__butler_n" "$__butler_i" "${__butler_r@Q}" >/dev/tty
-	: "$__butler_u"
 }
 INPUTRC=/dev/null
 set -o emacs
 bind 'set enable-bracketed-paste on'
 bind 'set bell-style none'
-bind -x '"\e[7731~": __butler_query'
+bind -x '"\e[7731~": __butler_query "$_"'
 unset INPUTRC
-PROMPT_COMMAND='__butler_prompt "$?"'
+PROMPT_COMMAND='__butler_prompt "$?" "$_"'
 PS0=$'\033]133;'$__butler_n$';C\007'
 PS1='\[\033]133;'$__butler_n';A\007\]\w \$ \[\033]133;'$__butler_n';B\007\]'
 PS2='\[\033]133;'$__butler_n';k\007\]> '

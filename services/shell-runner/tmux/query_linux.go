@@ -43,7 +43,7 @@ func (s *Session) ask(ctx context.Context, kind, word string, wait time.Duration
 		delete(s.replies, id)
 		s.mu.Unlock()
 	}()
-	if _, err := ctl.do(ctx, hexLines(pane, queryKey)...); err != nil {
+	if _, err := ctl.do(ctx, typeLines(pane, queryKey)...); err != nil {
 		return "", err
 	}
 	t := time.NewTimer(wait)

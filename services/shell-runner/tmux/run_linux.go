@@ -173,7 +173,7 @@ func (s *Session) send(ctx context.Context, id, text string, hidden bool) (*runn
 			return nil, err
 		}
 	}
-	lines := hexLines(pane, pasteBytes(text))
+	lines := typeLines(pane, pasteBytes(text))
 	s.mu.Lock()
 	if s.lost != nil {
 		defer s.mu.Unlock()

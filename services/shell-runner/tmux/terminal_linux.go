@@ -53,7 +53,7 @@ func (s *Session) Type(ctx context.Context, text string, enter bool) error {
 	if enter {
 		data += "\r"
 	}
-	return s.press(ctx, hexLines(pane, []byte(data))...)
+	return s.press(ctx, typeLines(pane, []byte(data))...)
 }
 
 func (s *Session) press(ctx context.Context, lines ...string) error {
