@@ -39,11 +39,14 @@ type rig struct {
 	bus   *bus.Bus
 	model *modeltest.Server
 	n     int
+	// language of the messages, and the channel that they come from.
+	language, channel string
 }
 
 func newRig(t testing.TB) *rig {
 	srv := bustest.Server(t, "")
-	return &rig{t: t, ctx: within(t), srv: srv, bus: bustest.Connect(t, srv, "gateway"), model: modeltest.Start(t)}
+	return &rig{t: t, ctx: within(t), srv: srv, bus: bustest.Connect(t, srv, "gateway"), model: modeltest.Start(t),
+		language: "en", channel: "test"}
 }
 
 type replica struct {
@@ -97,7 +100,7 @@ func (r *rig) askIn(s chat.Session, local, text string) chat.Turn {
 	turn := chat.Turn{Session: s, ID: chat.TurnID(local)}
 	data, err := chat.Encode(&butlerv1.ChatAsked{
 		Sender: &butlerv1.Actor{Id: s.Person, Name: "admin", Role: "ADMIN"}, ConversationId: s.Thread,
-		LocalId: local, Text: text, Channel: "test", Language: "en",
+		LocalId: local, Text: text, Channel: r.channel, Language: r.language,
 	})
 	require.NoError(r.t, err)
 	_, err = r.bus.Append(r.ctx, bus.NewEvent(chat.TypeAsked, r.bus.Source(), turn.Subject(chat.Asked), data), bus.Expect{Filter: turn.Filter()})

@@ -9,6 +9,8 @@ type metrics struct {
 	running  prometheus.Gauge
 	sessions prometheus.Gauge
 	waiting  prometheus.Histogram
+	routes   *prometheus.CounterVec
+	commands *prometheus.CounterVec
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -27,8 +29,14 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}),
 	}
+	m.routes = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "butler_turn_routes_total", Help: "Messages of conversations that may be attached to a shell, by what they were taken for.",
+	}, []string{"kind"})
+	m.commands = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "butler_turn_commands_total", Help: "Commands that turns wanted to run, by who proposed them and what became of them.",
+	}, []string{"proposer", "end"})
 	if r != nil {
-		r.MustRegister(m.turns, m.running, m.sessions, m.waiting)
+		r.MustRegister(m.turns, m.running, m.sessions, m.waiting, m.routes, m.commands)
 	}
 	return m
 }

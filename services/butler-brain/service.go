@@ -7,6 +7,8 @@
 //   - turn.go: the program of one turn, run on the journal (pkg/journal), so that any replica can go on with it;
 //   - speech.go: the streamed text of a turn;
 //   - tools.go: what the model may call;
+//   - effects.go: how a command is inspected, approved and executed; runcommand.go: the model's tool for that; direct.go:
+//     messages that are decisions or commands themselves; words.go: what people read about them;
 //   - turnlog.go: the journal's records as events of the stream CHAT;
 //   - complete.go: answers without a session, over gRPC.
 package brain
@@ -42,6 +44,7 @@ type Settings struct {
 	ModelTries     int           // how often a call of the model is made at most, where trying again can help, 4
 	Coalesce       time.Duration // streamed text is collected for this long, 30 ms
 	SystemPrompt   string        // added to the built-in description of who Butler is
+	CommandTimeout time.Duration // how long the shell-runners wait for a command, 30 s
 	CachedSessions int           // sessions whose history is kept in memory, 2,000
 }
 
@@ -59,6 +62,9 @@ func (s Settings) withDefaults() Settings {
 	if s.TurnTimeout <= 0 {
 		s.TurnTimeout = 10 * time.Minute
 	}
+	if s.CommandTimeout <= 0 {
+		s.CommandTimeout = 30 * time.Second
+	}
 	if s.Coalesce <= 0 {
 		s.Coalesce = 30 * time.Millisecond
 	}
@@ -70,6 +76,8 @@ type Deps struct {
 	Bus      *bus.Bus
 	Model    *model.Client
 	Agents   butlerv1.RegistryServiceClient // nil: nothing is known of agents
+	Approval butlerv1.ApprovalServiceClient // nil: no decisions by message, and no commands
+	Shells   Shells                         // none: no commands
 	Tools    []Tool                         // besides the built-in ones
 	Settings Settings
 	Replica  string // names this process; unique per start
@@ -90,6 +98,9 @@ type Service struct {
 	clock    journal.Clock
 	metrics  *metrics
 	agents   *agentList
+	approval butlerv1.ApprovalServiceClient
+	shells   Shells
+	hosts    []string // of the shells, for the prompt; empty when commands cannot be run
 	tools    *toolbox
 	turns    *turnLog
 	exec     *journal.Executor
@@ -114,9 +125,18 @@ func New(d Deps) (*Service, error) {
 		bus: d.Bus, model: d.Model, settings: d.Settings.withDefaults(), replica: d.Replica,
 		log: d.Log, clock: d.Clock, metrics: newMetrics(d.Metrics),
 		agents: newAgentList(d.Agents, d.Clock), turns: newTurnLog(d.Bus, d.Replica),
+		approval: d.Approval, shells: d.Shells,
 	}
-	var err error
-	if s.tools, err = newToolbox(append(builtinTools(s.agents, d.Clock), d.Tools...)); err != nil {
+	err := d.Shells.check()
+	if err != nil {
+		return nil, err
+	}
+	tools := builtinTools(s.agents, d.Clock)
+	if s.acts() {
+		s.hosts = d.Shells.names()
+		tools = append(tools, commandTool(d.Shells))
+	}
+	if s.tools, err = newToolbox(append(tools, d.Tools...)); err != nil {
 		return nil, err
 	}
 	s.exec, err = journal.NewExecutor(s.program, journal.Options{

@@ -40,6 +40,8 @@ type Caller struct {
 	Turn     chat.Turn
 	Person   *butlerv1.Actor
 	Language string
+
+	talk *talk // of the built-in tools
 }
 
 // Bounds of a tool call.

@@ -18,11 +18,17 @@ import (
 	"github.com/butlerhub/butler/services/butler-brain/model"
 )
 
-// past carries what was said before a turn to its program, by context: the session has read it already.
+// past is what was before a turn. The session, which has read it already, gives it to the turn's program by context.
+type past struct {
+	messages  []*schema.Message
+	attached  string // host of the shell that the conversation is attached to; empty for none
+	unsettled bool   // a turn before this one is open, which may still change attached
+}
+
 type pastKey struct{}
 
-func withPast(ctx context.Context, msgs []*schema.Message) context.Context {
-	return context.WithValue(ctx, pastKey{}, msgs)
+func withPast(ctx context.Context, p past) context.Context {
+	return context.WithValue(ctx, pastKey{}, p)
 }
 
 // talk is one attempt at one turn.
@@ -31,8 +37,11 @@ type talk struct {
 	run    *journal.Run
 	turn   chat.Turn
 	asked  *butlerv1.ChatAsked
+	past   past
 	speech *speech
 	msgs   []*schema.Message
+	begins int // the first of msgs that is this turn's
+	deeds  deeds
 	usage  butlerv1.Usage
 	model  string
 }
@@ -47,10 +56,17 @@ func (s *Service) program(ctx context.Context, run *journal.Run) (journal.End, e
 	if run.Attempt() > 1 {
 		t.speech.endAbandoned(ctx)
 	}
+	if end, handled, err := t.direct(ctx); err != nil {
+		return t.giveUp(ctx, err)
+	} else if handled {
+		return end, nil
+	}
+	// Only what the model does is measured: a command may take as long as its own limit says.
+	run.SetBudget(journal.Spent{ActiveMs: int32(min(s.settings.TurnTimeout.Milliseconds(), 1<<31-1))})
 	for step := 1; step <= s.settings.MaxSteps; step++ {
 		out, err := t.think(ctx, step)
 		if err != nil {
-			return t.giveUp(err)
+			return t.giveUp(ctx, err)
 		}
 		if len(out.ToolCalls) == 0 {
 			return t.answer(out.Cut)
@@ -59,11 +75,11 @@ func (s *Service) program(ctx context.Context, run *journal.Run) (journal.End, e
 		t.msgs = append(t.msgs, out.message())
 		results, err := t.callTools(ctx, step, out.ToolCalls)
 		if err != nil {
-			return t.giveUp(err)
+			return t.giveUp(ctx, err)
 		}
 		t.msgs = append(t.msgs, results...)
 	}
-	return t.fail(model.ToolLoop)
+	return t.fail(ctx, model.ToolLoop)
 }
 
 func (s *Service) talk(ctx context.Context, run *journal.Run) (*talk, error) {
@@ -75,12 +91,18 @@ func (s *Service) talk(ctx context.Context, run *journal.Run) (*talk, error) {
 	if err := chat.Decode(run.Open().Body, &asked); err != nil {
 		return nil, fmt.Errorf("turn %s: %w", turn, err)
 	}
-	run.SetBudget(journal.Spent{ActiveMs: int32(min(s.settings.TurnTimeout.Milliseconds(), 1<<31-1))})
-	past, _ := ctx.Value(pastKey{}).([]*schema.Message)
-	t := &talk{s: s, run: run, turn: turn, asked: &asked, speech: newSpeech(s, turn, asked.LocalId)}
-	t.msgs = make([]*schema.Message, 0, len(past)+8)
+	p, _ := ctx.Value(pastKey{}).(past)
+	if p.attached == "" && asked.Channel == shellChannel {
+		p.attached = s.shells.Default
+	}
+	if p.attached == detachedHost {
+		p.attached = ""
+	}
+	t := &talk{s: s, run: run, turn: turn, asked: &asked, past: p, speech: newSpeech(s, turn, asked.LocalId)}
+	t.msgs = make([]*schema.Message, 0, len(p.messages)+8)
 	t.msgs = append(t.msgs, schema.SystemMessage(s.systemPrompt(&asked)))
-	t.msgs = append(t.msgs, past...)
+	t.msgs = append(t.msgs, p.messages...)
+	t.begins = len(t.msgs)
 	t.msgs = append(t.msgs, schema.UserMessage(asked.Text))
 	return t, nil
 }
@@ -88,7 +110,7 @@ func (s *Service) talk(ctx context.Context, run *journal.Run) (*talk, error) {
 func (s *Service) systemPrompt(asked *butlerv1.ChatAsked) string {
 	return model.SystemPrompt(model.PromptState{
 		Now: s.clock.Now(), PersonName: asked.GetSender().GetName(), Language: asked.Language,
-		Agents: s.agents.online(), Extra: s.settings.SystemPrompt,
+		Agents: s.agents.online(), Extra: s.settings.SystemPrompt, Hosts: s.hosts,
 	})
 }
 
@@ -194,7 +216,7 @@ func (t *talk) callTool(ctx context.Context, key string, call toolCall) (string,
 	if len(args) == 0 {
 		args = json.RawMessage("{}")
 	}
-	caller := Caller{Turn: t.turn, Person: t.asked.Sender, Language: t.asked.Language}
+	caller := Caller{Turn: t.turn, Person: t.asked.Sender, Language: t.asked.Language, talk: t}
 	effect := journal.Effect{Repeat: journal.Pure, Description: call.Name, Cost: journal.Spent{ToolCalls: 1}}
 	var do func(context.Context, *journal.Call) (string, error)
 	switch {
@@ -248,20 +270,20 @@ func notTheTools(err error) bool {
 
 // giveUp ends the turn after an error where that is the turn's outcome; else it passes the error on and the turn stays
 // open, for later or for another worker.
-func (t *talk) giveUp(err error) (journal.End, error) {
+func (t *talk) giveUp(ctx context.Context, err error) (journal.End, error) {
 	var failure *journal.Failure
 	var budget *journal.BudgetError
 	switch {
 	case errors.Is(err, journal.ErrFenced), errors.Is(err, journal.ErrSuspended):
 		return journal.End{}, err
 	case errors.Is(err, journal.ErrCancelled):
-		return t.stop()
+		return t.stop(ctx)
 	case errors.As(err, &budget) && budget.Which == "active_ms":
-		return t.fail(model.Timeout)
+		return t.fail(ctx, model.Timeout)
 	case errors.As(err, &budget):
-		return t.fail(model.Budget)
+		return t.fail(ctx, model.Budget)
 	case errors.As(err, &failure):
-		return t.fail(model.Reason(failure.Code))
+		return t.fail(ctx, model.Reason(failure.Code))
 	default:
 		return journal.End{}, err
 	}
@@ -279,16 +301,24 @@ func (t *talk) answer(cut bool) (journal.End, error) {
 }
 
 // fail answers with the reason. What was streamed of an answer is taken back: a half answer never stands as a whole one.
-func (t *talk) fail(reason model.Reason) (journal.End, error) {
+func (t *talk) fail(ctx context.Context, reason model.Reason) (journal.End, error) {
+	t.withdraw(ctx, nil, "the message that led to it could not be answered")
 	t.speech.abandon()
 	_, stream, deltas := t.speech.finish()
 	return t.end(chat.Failed, string(reason), model.Sentence(reason, t.asked.Language), stream, deltas)
 }
 
-// stop answers with what there was until the person stopped it.
-func (t *talk) stop() (journal.End, error) {
+// stop answers with what there was until the person stopped it. What was asked for is withdrawn, and what runs is
+// interrupted.
+func (t *talk) stop(ctx context.Context) (journal.End, error) {
 	text, stream, deltas := t.speech.finish()
 	note := model.Sentence(model.Stopped, t.asked.Language)
+	if n := t.withdraw(ctx, t.stopper(), "the message that led to it was stopped"); n > 0 {
+		note += " " + wordsIn(t.asked.Language).withdrawn(n)
+	}
+	for _, said := range t.interrupt(ctx) {
+		note += " " + said
+	}
 	if text == "" {
 		text = note
 	} else {

@@ -117,6 +117,7 @@ func (r demoReply) meta(in []*schema.Message) *schema.ResponseMeta {
 var (
 	demoEcho   = regexp.MustCompile(`(?is)^\s*(?:(?:echo|say|repeat)[\s:：]+|(?:重复|复述|跟我说)[\s:：]*)(\S.*)$`)
 	demoCount  = regexp.MustCompile(`(?i)(?:\bcount\s+(?:up\s+)?to|数到|^\s*long|^\s*长文)\s*(\d{1,9}|$)`)
+	demoRun    = regexp.MustCompile(`(?is)^\s*(?:run\s*[:：]|(?:执行|运行)[\s:：]+)\s*(\S.*)$`)
 	demoTool   = regexp.MustCompile(`(?is)^\s*(?:call|use|调用)\s+([A-Za-z0-9_-]{1,64})\s*(\{.*\})?\s*$`)
 	demoAgents = regexp.MustCompile(`(?i)\bagents?\b|\bonline\b|在线|代理|智能体`)
 	demoTime   = regexp.MustCompile(`(?i)\btime\b|\bdate\b|\btoday\b|几点|时间|日期|几号|今天`)
@@ -139,6 +140,16 @@ func (d *Demo) answer(in []*schema.Message) demoReply {
 		}
 		return say(fmt.Sprintf("The tool %s gave this:\n\n%s\n\n— the demo model", name, result),
 			fmt.Sprintf("工具 %s 的结果：\n\n%s\n\n——演示模型", name, result))
+	}
+	if m := demoRun.FindStringSubmatch(asked); m != nil {
+		if !d.offers("run_command") {
+			return say("I cannot run commands: no tool for it is offered to me. — the demo model",
+				"我无法执行命令：没有可用的工具。——演示模型")
+		}
+		args, _ := json.Marshal(map[string]string{ // strings
+			"command": strings.TrimSpace(m[1]), "reasoning": say("You asked the demo model to run it.", "您让演示模型执行它。").text,
+		})
+		return d.calling("run_command", string(args), len(in), zh)
 	}
 	if m := demoTool.FindStringSubmatch(asked); m != nil && d.offers(m[1]) {
 		return d.calling(m[1], m[2], len(in), zh)
@@ -165,14 +176,19 @@ func (d *Demo) answer(in []*schema.Message) demoReply {
 	if quoted != strings.TrimSpace(asked) {
 		quoted += "…"
 	}
+	run, runZh := "", ""
+	if d.offers("run_command") {
+		run, runZh = ", “run: ls -la” (what is dangerous, such as “run: rm -rf build”, waits for approval)",
+			"、“执行 ls -la”（危险的命令，如“执行 rm -rf build”，会等待批准）"
+	}
 	return say(fmt.Sprintf("I am Butler's built-in demo model: I follow a few rules and do not understand language. "+
-		"You wrote: “%s”.\n\nTry: “who is online?”, “what time is it?”, “echo hello”, “count to 300” (and stop me).\n\n"+
+		"You wrote: “%s”.\n\nTry: “who is online?”, “what time is it?”, “echo hello”, “count to 300” (and stop me)%s.\n\n"+
 		"For a real model, set BUTLER_BASE_URL, BUTLER_API_TOKEN and BUTLER_MODEL (any OpenAI-compatible endpoint), or "+
-		"ANTHROPIC_API_KEY and BUTLER_MODEL, and start Butler again.", quoted),
+		"ANTHROPIC_API_KEY and BUTLER_MODEL, and start Butler again.", quoted, run),
 		fmt.Sprintf("我是 Butler 内置的演示模型：只会按几条规则回答，并不理解语言。你写的是：“%s”。\n\n"+
-			"可以试试：“谁在线？”、“现在几点？”、“重复 你好”、“数到 300”（然后停止我）。\n\n"+
+			"可以试试：“谁在线？”、“现在几点？”、“重复 你好”、“数到 300”（然后停止我）%s。\n\n"+
 			"要使用真正的模型，请设置 BUTLER_BASE_URL、BUTLER_API_TOKEN 和 BUTLER_MODEL（任何兼容 OpenAI 的服务），"+
-			"或设置 ANTHROPIC_API_KEY 和 BUTLER_MODEL，然后重新启动 Butler。", quoted))
+			"或设置 ANTHROPIC_API_KEY 和 BUTLER_MODEL，然后重新启动 Butler。", quoted, runZh))
 }
 
 func (d *Demo) calling(tool, args string, round int, zh bool) demoReply {
