@@ -24,7 +24,7 @@ func (s *scanner) separator(i int) int {
 			return i + 2
 		case next == '=':
 			v, st = v+1, assigned
-		case i-s.line < 200 && (next >= '0' && next <= '9' || next == '*'):
+		case i-s.back < 200 && (next >= '0' && next <= '9' || next == '*'):
 			if n := s.pgpass(i); n > 0 {
 				return n
 			}
@@ -257,6 +257,9 @@ func (s *scanner) value(start, v int, c class, st style) int {
 		}
 	}
 	if !ok {
+		if ve-vs > 256 && s.tooMany(ve) {
+			return ve
+		}
 		return 0
 	}
 	s.add(vs, ve, c.kind())
@@ -465,6 +468,9 @@ func (s *scanner) url(i int) int {
 				at = end
 			}
 		case ':':
+			if bytes.HasPrefix(text[end:s.stop], []byte("://")) {
+				return host
+			}
 			if colonAt < 0 && slash < 0 {
 				colonAt = end
 			}
@@ -527,11 +533,17 @@ func (s *scanner) percent(i int) int {
 	start, end := s.nameBefore(i)
 	c := classOf(s.text[start:end])
 	v := i + 3
+	if c == none {
+		return v
+	}
 	e := v
 	for e < s.stop && !endsWord[s.text[e]] && s.text[e] != '&' && !bytes.HasPrefix(s.text[e:s.stop], []byte("%26")) {
 		e++
 	}
-	if c == none || !judge(c, s.text[v:e], assigned, false) {
+	if !judge(c, s.text[v:e], assigned, false) {
+		if e-v > 256 && s.tooMany(e) {
+			return e
+		}
 		return v
 	}
 	s.add(v, e, c.kind())
@@ -541,10 +553,10 @@ func (s *scanner) percent(i int) int {
 // tag takes out what is inside of an element: <password>x</password>.
 func (s *scanner) tag(i int) int {
 	start := i
-	for start > s.line && i-start < 64 && isName[s.text[start-1]] {
+	for start > s.back && i-start < 64 && isName[s.text[start-1]] {
 		start--
 	}
-	if start == s.line || start == i || s.text[start-1] != '<' {
+	if start == s.back || start == i || s.text[start-1] != '<' {
 		return 0
 	}
 	c := classOf(s.text[start:i])

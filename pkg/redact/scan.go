@@ -40,16 +40,19 @@ type scanner struct {
 	waits  bool // a decision needs text that is not there yet
 	waitAt int  // where what it is about begins
 
-	line   int // where the current line begins
-	stop   int // where it ends, without its line break
-	end    int // where the next begins
-	cmdEnd int // how far arguments of a command were read
-	block  int // how far the text is known to be lines of base64
+	line      int // where the current line, or what is left of it, begins
+	back      int // how far back names are looked for in it
+	stop      int // where it ends, without its line break
+	end       int // where the next begins
+	cmdEnd    int // how far arguments of a command were read
+	refused   int // candidates in the run of characters that ends at refusedTo
+	refusedTo int
+	block     int // how far the text is known to be lines of base64
 }
 
 // unit looks at the unit that begins at pos and gives where it ends; ok is false when that is not known yet.
 func (s *scanner) unit(pos int) (end int, ok bool) {
-	s.spans, s.waits, s.cmdEnd = s.spans[:0], false, 0
+	s.spans, s.waits, s.cmdEnd, s.refusedTo = s.spans[:0], false, 0, 0
 	before := s.carry
 	s.carry.cut = false
 	end, ok = s.scan(pos, before.cut)
@@ -78,6 +81,7 @@ func (s *scanner) scan(pos int, continued bool) (end int, ok bool) {
 		}
 	case continued:
 		from = max(0, pos-lookBack)
+		s.back = from
 	default:
 		if to := s.base64Block(pos); s.waits {
 			return 0, false
@@ -131,7 +135,7 @@ func (s *scanner) knownValues(pos int) {
 // bounds sets the line that holds pos. It is false when the line's end is not known yet.
 func (s *scanner) bounds(pos int) bool {
 	rest := s.text[pos:min(len(s.text), pos+maxLine)]
-	s.line = pos
+	s.line, s.back = pos, pos
 	if n := bytes.IndexByte(rest, '\n'); n >= 0 {
 		s.stop, s.end = pos+n, pos+n+1
 		if n > 0 && rest[n-1] == '\r' {
@@ -207,6 +211,16 @@ func (s *scanner) swallowed(pos int) int {
 
 func (s *scanner) add(start, end int, kind string) {
 	s.spans = append(s.spans, span{start, end, kind, false})
+}
+
+// tooMany counts candidates that were no secrets and go on to the same place. After some it is true, and the caller skips
+// to that place: what reads the same characters again and again must end.
+func (s *scanner) tooMany(end int) bool {
+	if end != s.refusedTo {
+		s.refused, s.refusedTo = 0, end
+	}
+	s.refused++
+	return s.refused > 16
 }
 
 func (s *scanner) wait(at int) {

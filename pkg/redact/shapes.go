@@ -194,10 +194,11 @@ func (s *scanner) shape(i int) int {
 		if end == s.stop && (sh.max == 0 || n < sh.max) {
 			end, n = s.wrapped(i, end, n, sh.min)
 		}
-		if n < sh.min || sh.max > 0 && (n > sh.max || end < len(text) && isWord[text[end]]) {
-			continue
-		}
-		if sh.check != nil && !sh.check(joined(text[body:end])) {
+		if n < sh.min || sh.max > 0 && (n > sh.max || end < len(text) && isWord[text[end]]) ||
+			sh.check != nil && !sh.check(joined(text[body:end])) {
+			if end <= s.stop && end-i > 256 && s.tooMany(end) {
+				return end
+			}
 			continue
 		}
 		if sh.kind == kindKey && !encodedKey(text[i:min(end, s.stop)]) {

@@ -257,7 +257,7 @@ func (s *Stream) send() {
 
 // compact forgets what was passed on, up to the text that names of values are looked for in.
 func (s *Stream) compact() {
-	drop := s.pos - lookBack
+	drop := s.pos - 2*lookBack
 	if drop < lookBack || s.whole {
 		return
 	}

@@ -210,6 +210,23 @@ func TestLongLines(t *testing.T) {
 	}
 }
 
+// Texts that are made to be read again and again, over long lines too, come out as from one piece.
+func TestHostileTexts(t *testing.T) {
+	t.Parallel()
+	text := hostile(400_000)
+	whole, _ := String(text)
+	for _, size := range []int{511, 4096, 100_000} {
+		var pieces []string
+		for rest := text; len(rest) > 0; {
+			n := min(size, len(rest))
+			pieces = append(pieces, rest[:n])
+			rest = rest[n:]
+		}
+		require.Equal(t, whole, streamed(t, &Redactor{}, pieces, nil))
+	}
+	_ = streamed(t, &Redactor{}, split(rand.New(rand.NewPCG(1, 2)).IntN, text[:100_000]), func(i int) bool { return i%50 == 0 })
+}
+
 // What is held back does not grow with the text.
 func TestHeldBackIsBounded(t *testing.T) {
 	t.Parallel()

@@ -284,8 +284,8 @@ func (s *scanner) said(i, e int, c class) int {
 	}
 	if !sure && c == password { // password x: in a netrc file, or when it looks like one
 		t := traitsOf(val)
-		inNetrc := bytes.Contains(text[max(s.line, i-100):i], []byte("login ")) || bytes.Contains(text[max(s.line, i-100):i], []byte("machine "))
-		own := s.alone(ve) && len(bytes.TrimSpace(text[s.line:i])) == 0
+		inNetrc := bytes.Contains(text[max(s.back, i-100):i], []byte("login ")) || bytes.Contains(text[max(s.back, i-100):i], []byte("machine "))
+		own := s.alone(ve) && len(bytes.TrimSpace(text[s.back:i])) == 0
 		if !inNetrc && t.changes < 2 && !(own && t.digit > 0) && !(t.changes > 0 && t.other > 0 && t.digit > 0) {
 			return 0
 		}
