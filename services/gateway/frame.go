@@ -105,6 +105,12 @@ func (w writer) gap(now time.Time, at cursor) *frame {
 	return f.finish(append(make([]byte, 0, 96), `{"type":"GAP"`...), now, at)
 }
 
+// ready makes the frame that says where a connection stands that begins with what comes from now on.
+func (w writer) ready(now time.Time, at cursor) *frame {
+	f := &frame{}
+	return f.finish(append(make([]byte, 0, 96), `{"type":"READY"`...), now, at)
+}
+
 // problem makes an ERROR frame. sentence is for people; retry, when not 0, is how long to wait before another try.
 func (w writer) problem(now time.Time, code, sentence, localID string, retry time.Duration) *frame {
 	b := append(make([]byte, 0, 256), `{"type":"ERROR"`...)

@@ -141,6 +141,17 @@ func (h *hub) ready() error {
 func (h *hub) join(o *outbox) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.add(o)
+}
+
+// greet is join, and the first frame says where the connection stands.
+func (h *hub) greet(o *outbox) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	o.push(h.writer.ready(time.Now(), h.add(o).cursor()))
+}
+
+func (h *hub) add(o *outbox) *audience {
 	a := h.people[o.person]
 	if a == nil {
 		a = &audience{person: o.person, at: h.at, turns: map[string]*progress{}}
@@ -148,6 +159,7 @@ func (h *hub) join(o *outbox) {
 	}
 	a.boxes = append(a.boxes, o)
 	h.metrics.connected(1)
+	return a
 }
 
 // leave removes a connection; it is known by its outbox, so that no other of the same person is meant. It may be called

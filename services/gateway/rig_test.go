@@ -268,6 +268,7 @@ func (s *seen) UnmarshalJSON(data []byte) error {
 type client struct {
 	tb     testing.TB
 	ws     *websocket.Conn
+	ready  chan uint64 // the seq of READY
 	frames chan seen
 	closed chan struct{} // closed when the connection ended; then err says why
 	err    error
@@ -301,7 +302,7 @@ func (u *user) dial(base, query string) (*client, error) {
 		return nil, err
 	}
 	ws.SetReadLimit(8 << 20)
-	c := &client{tb: u.rig.tb, ws: ws, frames: make(chan seen, 4096), closed: make(chan struct{})}
+	c := &client{tb: u.rig.tb, ws: ws, ready: make(chan uint64, 1), frames: make(chan seen, 4096), closed: make(chan struct{})}
 	go func() {
 		defer close(c.closed)
 		defer close(c.frames)
@@ -315,6 +316,10 @@ func (u *user) dial(base, query string) (*client, error) {
 			if err := json.Unmarshal(data, &f); err != nil {
 				c.err = fmt.Errorf("%w: %s", err, data)
 				return
+			}
+			if f.Type == "READY" {
+				c.ready <- f.Seq
+				continue
 			}
 			c.frames <- f
 		}

@@ -87,7 +87,11 @@ func (s *Service) serveWS(w http.ResponseWriter, r *http.Request) error {
 	if !s.sockets.add(c) {
 		go c.close(closeGoingAway, "Butler restarts; connect again")
 	}
-	s.hub.join(c.box)
+	if c.box.owned {
+		s.hub.join(c.box)
+	} else {
+		s.hub.greet(c.box)
+	}
 	s.docket.greet(c.box, after != "")
 	switch {
 	case badCursor != nil:

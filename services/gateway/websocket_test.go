@@ -295,3 +295,25 @@ func TestUnansweredMessagesOfAPersonAreBounded(t *testing.T) {
 	c.say("m3", "now it may")
 	require.Equal(t, "m3", c.next().LocalID)
 }
+
+// Who connects without a cursor is told where they stand, so that a break before the first message loses nothing.
+func TestAConnectionIsToldWhereItStands(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := r.admin.connect("")
+	at := <-c.ready
+	c.close()
+	w := r.admin.connect("")
+	w.say("m1", "said while away")
+	w.turn("m1")
+	back := r.admin.connect(after(at))
+	frames := back.turn("m1")
+	require.Equal(t, "m1", frames[0].LocalID)
+	back.close()
+	last := frames[len(frames)-1].Seq
+	require.GreaterOrEqual(t, <-r.admin.connect("").ready, last)
+	require.Empty(t, back.ready, "who catches up has a cursor")
+	bad := r.admin.connect("after=nonsense")
+	require.Equal(t, "ERROR", bad.next().Type)
+	require.GreaterOrEqual(t, <-bad.ready, last)
+}

@@ -299,6 +299,8 @@ export async function startFake({ port = 0 } = {}) {
     if (url.searchParams.has('after')) {
       const after = Number(url.searchParams.get('after'));
       for (const f of frames) if (f.person === person.id && f.frame.seq > after) write(socket, f.frame);
+    } else {
+      write(socket, { type: 'READY', seq, timestamp: now() });
     }
     return undefined;
   });
