@@ -45,6 +45,9 @@ func takeApart(args []word, p *program) arguments {
 			} else if p.values[name] && i+1 < len(args) {
 				i++
 				o.value, o.has = args[i], true
+				if isOption(args[i].text) {
+					i-- // whether it really is the value differs between subcommands: read it both ways
+				}
 			}
 			a.options = append(a.options, o)
 		default:
@@ -58,6 +61,11 @@ func takeApart(args []word, p *program) arguments {
 					} else if i+1 < len(args) {
 						i++
 						o.value, o.has = args[i], true
+						if isOption(args[i].text) {
+							i--
+							a.options = append(a.options, o)
+							break
+						}
 					}
 				}
 				a.options = append(a.options, o)
@@ -65,6 +73,10 @@ func takeApart(args []word, p *program) arguments {
 		}
 	}
 	return a
+}
+
+func isOption(s string) bool {
+	return len(s) > 1 && s[0] == '-' && strings.Trim(s, "-0123456789") != ""
 }
 
 func isLetters(s string) bool {
@@ -162,12 +174,18 @@ func anyToken(tokens []string, a *arguments, abbreviations bool) bool {
 			switch {
 			case glob(tok, o.name), glob(tok, full), glob(tok, a.raw[o.at].text):
 				return true
-			case abbreviations && len(o.name) > 4 && strings.HasPrefix(tok, "--") && strings.HasPrefix(tok, o.name):
+			case abbreviations && abbreviates(o, tok):
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// abbreviates says whether a GNU program would read the option as the long option that tok names.
+func abbreviates(o option, tok string) bool {
+	name, value, has := strings.Cut(tok, "=")
+	return len(o.name) > 4 && strings.HasPrefix(name, "--") && strings.HasPrefix(name, o.name) && (!has || glob(value, o.value.text))
 }
 
 // glob matches s with a pattern whose only special character is *, which stands for any text.

@@ -142,7 +142,7 @@ func (w *walker) exec(words []word) {
 	}
 	w.c.depth++
 	defer func() { w.c.depth-- }()
-	if w.c.depth > 10*maxDepth {
+	if w.c.depth > maxDepth {
 		w.c.over = true
 		return
 	}
@@ -177,7 +177,7 @@ func (w *walker) exec(words []word) {
 	for _, name := range p.checks {
 		checks[name](w, c)
 	}
-	w.files(c)
+	w.files(c, l)
 }
 
 func shownWords(words []word) string {
@@ -193,9 +193,13 @@ func (w *walker) record(words []word) {
 	for i, x := range words {
 		joined[i] = x.shown()
 	}
+	end := words[0].end
+	for _, x := range words {
+		end = max(end, x.end)
+	}
 	for _, p := range w.c.g.patterns {
 		if p.in(strings.Join(joined, " ")) {
-			w.c.add(medium, "danger-pattern", words[0].start, words[len(words)-1].end, p.text)
+			w.c.add(medium, "danger-pattern", words[0].start, end, p.text)
 		}
 	}
 	if len(w.c.out.Commands) < maxCommands {
@@ -306,10 +310,10 @@ func (w *walker) definedHere(name string, words []word) bool {
 		sc.expanding[n] = true
 	}
 	at := words[0]
-	at.end = words[len(words)-1].end
+	at.end = max(at.end, words[len(words)-1].end)
 	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(body), "")
 	w.c.bytes += len(body)
-	if err != nil || w.c.bytes > maxParsed || w.c.depth > maxDepth {
+	if err != nil || w.c.bytes > maxParsed || w.c.texts >= maxTexts {
 		w.addWord(high, "inner-unreadable", at)
 		return true
 	}
@@ -325,6 +329,8 @@ func (w *walker) definedHere(name string, words []word) bool {
 		}
 	}
 	v := &walker{c: w.c, sc: sc, fixed: true, start: at.start, end: at.end}
+	w.c.texts++
+	defer func() { w.c.texts-- }()
 	for _, s := range file.Stmts {
 		if decl, ok := s.Cmd.(*syntax.FuncDecl); ok && decl.Name != nil && decl.Name.Value == name {
 			v.stmt(decl.Body)
@@ -370,8 +376,8 @@ func helpOnly(c *command) bool {
 	return len(args) == 1 && (args[0].text == "--help" || args[0].text == "--version")
 }
 
-// files judges the files that the table says the command reads and writes.
-func (w *walker) files(c *command) {
+// files judges the files that the table says the command reads and writes; l is what the rules said of it.
+func (w *walker) files(c *command, l level) {
 	for _, x := range c.valuesOf(c.p.writes...) {
 		w.writeTo(x)
 	}
@@ -383,7 +389,9 @@ func (w *walker) files(c *command) {
 	sends := c.p.why == "sends-out" || c.p.why == "changes-cloud"
 	switch c.p.uses {
 	case usesNames:
-		w.secretVariables(c.words[1:])
+		if c.name != "test" && c.name != "[" {
+			w.secretVariables(c.words[1:])
+		}
 		return
 	case usesWrites:
 		for _, x := range c.operands {
@@ -394,6 +402,9 @@ func (w *walker) files(c *command) {
 			w.removes(x, false)
 		}
 	case usesCopies:
+		if l == low { // a rehearsal
+			break
+		}
 		targets := c.valuesOf("-t", "--target-directory")
 		if len(targets) == 0 && len(c.operands) > 1 {
 			targets = c.operands[len(c.operands)-1:]
@@ -431,6 +442,9 @@ func (w *walker) remotePlace(x word) (level, string) {
 func (w *walker) read(words []word, sends bool) {
 	if !w.far {
 		for _, x := range words {
+			if !w.c.step() {
+				return
+			}
 			w.readFrom(x, sends)
 		}
 	}

@@ -132,6 +132,11 @@ func checkInterpreter(w *walker, c *command) {
 	if helpOnly(c) {
 		return
 	}
+	if c.has("-i") && (c.name == "perl" || c.name == "ruby") {
+		for _, x := range c.operands[min(1, len(c.operands)):] {
+			w.writeTo(x)
+		}
+	}
 	code, module := false, false
 	for _, o := range c.options {
 		if module = o.name == "-m" && strings.HasPrefix(c.name, "py"); module {

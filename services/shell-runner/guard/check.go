@@ -109,7 +109,7 @@ func (c *check) scope() *scope {
 	}
 	c.dir = path.Clean(c.dir)
 	s := &scope{
-		vars:      map[string][]string{"HOME": {c.home}},
+		vars:      map[string][]string{"HOME": {c.home}, "IFS": {" \t\n"}},
 		exports:   req.Session.Exports,
 		dirs:      []string{c.dir},
 		functions: map[string][]string{},

@@ -366,9 +366,12 @@ func checkMessage(w *walker, c *command) {
 	}
 }
 
+// harmlessStart is where an editor or pager begins: at a line, at the end, at a match.
+var harmlessStart = regexp.MustCompile(`^\+([0-9]*|F|G|g|/[^|!]*)$`)
+
 func checkEditor(w *walker, c *command) {
 	for _, x := range c.raw {
-		if strings.HasPrefix(x.text, "+") && strings.Trim(x.text, "+0123456789") != "" {
+		if strings.HasPrefix(x.text, "+") && !harmlessStart.MatchString(x.text) {
 			w.addWord(medium, "inline-code", x)
 			if strings.Contains(x.text, "!") || badTokens(x.text) {
 				w.addWord(high, "dangerous-code", x)
@@ -410,7 +413,7 @@ func checkGitConfig(w *walker, c *command) {
 			w.addWord(high, "runs-option", ops[0])
 		}
 	}
-	if len(c.operands) > 1 && (c.operands[0].text == "push" || c.operands[0].text == "remote") {
+	if len(c.operands) > 1 && c.operands[0].text == "push" {
 		for _, x := range c.operands[1:] {
 			if strings.Contains(x.text, "://") || isRemote(x.text) && strings.Contains(x.text, "@") || strings.HasPrefix(x.text, "ext::") {
 				w.addWord(high, "sends-elsewhere", x)

@@ -34,6 +34,9 @@ var (
 		NODE_TLS_REJECT_UNAUTHORIZED GIT_SSL_NO_VERIFY PYTHONHTTPSVERIFY SSLKEYLOGFILE SSH_AUTH_SOCK FCEDIT TMOUT XDG_CONFIG_HOME`)
 )
 
+// commandVariables hold a command line that other programs run.
+var commandVariables = set(`PAGER GIT_PAGER MANPAGER SYSTEMD_PAGER EDITOR VISUAL GIT_EDITOR SYSTEMD_EDITOR FCEDIT BROWSER`)
+
 // influence says how much the value of a variable decides about later commands.
 func influence(name string) level {
 	switch {

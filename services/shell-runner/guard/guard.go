@@ -115,9 +115,11 @@ const (
 	// MaxText is how many bytes a line may have.
 	MaxText = 8 << 10
 
-	maxDepth    = 12       // texts within texts, and nesting of the syntax tree in functions of this package
+	maxDepth    = 120      // nesting of statements and wrappers
+	maxTexts    = 8        // texts within texts
 	maxSteps    = 4_000    // commands and words looked at
 	maxParsed   = 48 << 10 // bytes parsed in all, inner lines included
+	maxWord     = 64 << 10 // bytes that the expansions of one word may give
 	maxFields   = 256      // words that one word may expand to
 	maxReasons  = 24
 	maxCommands = 64

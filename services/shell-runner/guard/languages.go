@@ -152,18 +152,27 @@ func sedScript(s string) (targets []string, runs, ok bool) {
 		}
 		return strings.TrimSpace(s[i : i+end]), i + end + 1
 	}
-	delimited := func(i int, d byte) int { // gives the index after the closing d
-		class := false
+	// delimited gives the index after the closing d. In a regular expression a d within brackets does not close it.
+	delimited := func(i int, d byte, regex bool) int {
 		for ; i < len(s); i++ {
 			switch {
 			case s[i] == '\\':
 				i++
-			case s[i] == '[' && !class && d != '[':
-				class = strings.IndexByte(s[i:], ']') > 0 && strings.IndexByte(s[i:], ']') < strings.IndexByte(s[i:]+string(d), d)
-			case s[i] == ']':
-				class = false
-			case s[i] == d && !class:
+			case s[i] == d:
 				return i + 1
+			case s[i] == '[' && regex:
+				j := i + 1
+				if j < len(s) && s[j] == '^' {
+					j++
+				}
+				if j < len(s) && s[j] == ']' {
+					j++
+				}
+				if j < len(s) {
+					if k := strings.IndexByte(s[j:], ']'); k >= 0 {
+						i = j + k
+					}
+				}
 			}
 		}
 		return -1
@@ -179,7 +188,7 @@ func sedScript(s string) (targets []string, runs, ok bool) {
 			if ch == '\\' {
 				from, d = i+2, s[i+1]
 			}
-			if i = delimited(from, d); i < 0 {
+			if i = delimited(from, d, true); i < 0 {
 				return targets, runs, false
 			}
 		case ch == 's' || ch == 'y':
@@ -187,11 +196,11 @@ func sedScript(s string) (targets []string, runs, ok bool) {
 				return targets, runs, false
 			}
 			d := s[i+1]
-			j := delimited(i+2, d)
+			j := delimited(i+2, d, ch == 's')
 			if j < 0 {
 				return targets, runs, false
 			}
-			if j = delimited(j, d); j < 0 {
+			if j = delimited(j, d, false); j < 0 {
 				return targets, runs, false
 			}
 			for i = j; i < len(s) && ch == 's' && strings.IndexByte("gpiImMe0123456789w", s[i]) >= 0; i++ {
@@ -242,6 +251,9 @@ func sqlRisk(text string) level {
 	bare := sqlTexts.ReplaceAllStringFunc(text, func(s string) string {
 		if strings.HasPrefix(s, "/*!") { // MySQL executes these
 			return strings.Trim(s, "/*!")
+		}
+		if s[0] == '-' || s[0] == '/' {
+			return " "
 		}
 		return "''"
 	})

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -240,6 +241,9 @@ var (
 	publicNames = []string{"known_hosts", "config", "authorized_keys", "environment"}
 )
 
+// publicPEM are certificates, which share an ending with keys.
+var publicPEM = regexp.MustCompile(`(?i)cert|chain|crt|public|pub\.|^ca[.-]|-ca\.|bundle`)
+
 // secretPath says whether the content of a file is secret, judged by its name.
 func secretPath(p string) bool {
 	p = strings.TrimRight(p, "/")
@@ -252,6 +256,8 @@ func secretPath(p string) bool {
 		return true
 	case base == ".env" || strings.HasPrefix(base, ".env."):
 		return true
+	case strings.HasSuffix(base, ".pem") && publicPEM.MatchString(base):
+		return false
 	case base != ".pem" && slices.ContainsFunc(secretSuffixes, func(s string) bool { return strings.HasSuffix(base, s) }):
 		return true
 	}

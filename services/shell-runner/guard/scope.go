@@ -71,14 +71,14 @@ func (s *scope) lookup(name string) ([]string, bool) {
 }
 
 func (s *scope) set(name string, values []string) {
-	if len(s.vars) > 200 {
+	size := 0
+	for _, v := range values {
+		size += len(v)
+	}
+	if len(s.vars) > 200 || len(values) > maxFields || size > MaxText {
 		values = nil
 	}
-	if values == nil || len(values) <= maxFields {
-		s.vars[name] = values
-	} else {
-		s.vars[name] = nil
-	}
+	s.vars[name] = values
 }
 
 func (s *scope) forget(names ...string) {

@@ -18,7 +18,8 @@ type check struct {
 	all   []scored
 	steps int
 	bytes int
-	depth int
+	depth int  // of statements
+	texts int  // within texts
 	over  bool // a bound was passed
 	// written are the files that the line has written so far: running one runs what nobody has seen.
 	written map[string]bool
@@ -113,7 +114,7 @@ func (w *walker) inner(text string, x word, sc *scope) {
 		text = strings.ReplaceAll(text, unknown, "${_}")
 	}
 	w.c.bytes += len(text)
-	if w.c.depth >= maxDepth || w.c.bytes > maxParsed {
+	if w.c.texts >= maxTexts || w.c.bytes > maxParsed {
 		w.c.over = true
 		return
 	}
@@ -122,10 +123,10 @@ func (w *walker) inner(text string, x word, sc *scope) {
 		w.c.add(high, "inner-unreadable", x.start, x.end, text)
 		return
 	}
-	w.c.depth++
+	w.c.texts++
 	v := &walker{c: w.c, sc: sc, fixed: true, start: x.start, end: x.end, far: w.far}
 	v.stmts(file.Stmts)
-	w.c.depth--
+	w.c.texts--
 }
 
 func (w *walker) stmts(list []*syntax.Stmt) {
@@ -140,7 +141,7 @@ func (w *walker) stmt(s *syntax.Stmt) {
 	}
 	w.c.depth++
 	defer func() { w.c.depth-- }()
-	if w.c.depth > 10*maxDepth {
+	if w.c.depth > maxDepth {
 		w.c.over = true
 		return
 	}
@@ -502,6 +503,9 @@ func (w *walker) assign(name string, values []string, at word) {
 		if l > low {
 			w.addWord(l, code, at)
 		}
+	}
+	if commandVariables[name] && values != nil {
+		w.code(at.with(text))
 	}
 	w.sc.set(name, values)
 }

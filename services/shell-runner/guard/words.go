@@ -59,6 +59,7 @@ func (w *walker) fields(x *syntax.Word) []word {
 			all = append(all, f)
 		}
 	}
+	w.c.steps += len(all)
 	return all
 }
 
@@ -205,6 +206,7 @@ type fieldBuilder struct {
 	cur   word
 	begun bool // cur is a field even when its text is empty
 	out   []word
+	size  int // bytes that came out of expansions
 }
 
 func (b *fieldBuilder) done() []word {
@@ -222,6 +224,10 @@ func (b *fieldBuilder) cut() {
 // add appends text that came out of an expansion; unless quoted it is split.
 func (b *fieldBuilder) add(text string, quoted, computed bool) {
 	b.cur.computed = b.cur.computed || computed
+	if b.size += len(text); b.size > maxWord {
+		b.w.c.over = true
+		return
+	}
 	if quoted || !computed {
 		b.cur.text += text
 		b.begun = b.begun || quoted
@@ -347,7 +353,12 @@ func (b *fieldBuilder) part(p syntax.WordPart, whole, inQuotes bool) {
 		w.arithmetic(p.X)
 		b.unknown(true)
 	case *syntax.ProcSubst:
-		w.isolated(func() { w.stmts(p.Stmts) })
+		w.isolated(func() {
+			if p.Op == syntax.CmdOut {
+				w.sc.stdin = source{kind: fromPipe}
+			}
+			w.stmts(p.Stmts)
+		})
 		b.cur.process = true
 		b.unknown(true)
 	case *syntax.ExtGlob:

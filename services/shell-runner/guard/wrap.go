@@ -10,53 +10,21 @@ import (
 func (w *walker) unwrap(p *program, words []word) bool {
 	wr := p.wrap
 	whole := words[0]
-	whole.end = words[len(words)-1].end
+	whole.end = max(whole.end, words[len(words)-1].end)
 	whole.text = shownWords(words)
-	if len(words) == 2 && (words[1].text == "--help" || words[1].text == "--version") {
+	if len(words) == 2 && (words[1].text == "--help" || words[1].text == "--version" || words[1].text == "-V") {
 		return true
 	}
 	var inlined []word
-	rest := words[1:]
-	for len(rest) > 0 {
-		x := rest[0]
-		text := x.text
-		if text == "--" {
-			rest = rest[1:]
-			break
-		}
-		if len(text) < 2 || text[0] != '-' {
-			if wr.assign && isAssignment(text) {
-				w.wrapperAssign(x)
-				rest = rest[1:]
-				continue
-			}
-			break
-		}
-		name, value, has := strings.Cut(text, "=")
-		takes, known := wr.flags[name]
-		if !known && !strings.HasPrefix(text, "--") && !wr.single {
-			name, value, has, takes, known = clusterOf(wr, text)
-		}
-		if !known {
-			w.addWord(high, "unknown-option", x)
-			rest = rest[1:]
-			continue
-		}
-		rest = rest[1:]
-		val := x.with(value)
-		if takes && !has && len(rest) > 0 {
-			val, rest = rest[0], rest[1:]
-		}
-		if slices.Contains(wr.inline, name) {
-			inlined = append(inlined, val)
-		}
-		if p.name == "command" && strings.ContainsAny(text, "vV") {
-			return true // only tells what the name means
-		}
-		w.wrapperOption(p.name, name, val)
+	rest, told := w.wrapperOptions(p, words[1:], &inlined)
+	if told {
+		return true
 	}
 	for i := 0; i < wr.skip && len(rest) > 0; i++ {
 		rest = rest[1:]
+		if len(wr.inline) > 0 { // `su bob -c …`, `flock FILE -c …`: options follow the operand
+			rest, _ = w.wrapperOptions(p, rest, &inlined)
+		}
 	}
 	// env has its assignments, and sudo its own, also after --.
 	for wr.assign && len(rest) > 0 && isAssignment(rest[0].text) {
@@ -92,6 +60,51 @@ func (w *walker) unwrap(p *program, words []word) bool {
 	}
 	w.far = outer.far
 	return true
+}
+
+// wrapperOptions judges the options at the beginning of args and gives what follows them. It collects in inlined what a
+// shell will read. told says that the wrapper only tells something, and runs nothing.
+func (w *walker) wrapperOptions(p *program, args []word, inlined *[]word) (rest []word, told bool) {
+	wr := p.wrap
+	for rest = args; len(rest) > 0; {
+		x := rest[0]
+		text := x.text
+		if text == "--" {
+			return rest[1:], false
+		}
+		if len(text) < 2 || text[0] != '-' {
+			if wr.assign && isAssignment(text) {
+				w.wrapperAssign(x)
+				rest = rest[1:]
+				continue
+			}
+			if text != "-" || !hasKey(wr.flags, "-") {
+				break
+			}
+		}
+		name, value, has := strings.Cut(text, "=")
+		takes, known := wr.flags[name]
+		if !known && !strings.HasPrefix(text, "--") && !wr.single {
+			name, value, has, takes, known = clusterOf(wr, text)
+		}
+		rest = rest[1:]
+		if !known {
+			w.addWord(high, "unknown-option", x)
+			continue
+		}
+		val := x.with(value)
+		if takes && !has && len(rest) > 0 {
+			val, rest = rest[0], rest[1:]
+		}
+		if slices.Contains(wr.inline, name) {
+			*inlined = append(*inlined, val)
+		}
+		if p.name == "command" && strings.ContainsAny(text, "vV") {
+			return nil, true // it only tells what the name means
+		}
+		w.wrapperOption(p.name, name, val)
+	}
+	return rest, false
 }
 
 // clusterOf reads a cluster of one-letter options (-n5, -it): all but the last take no value.
