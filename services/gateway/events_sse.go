@@ -84,7 +84,7 @@ func (s *Service) serveEvents(w http.ResponseWriter, r *http.Request) error {
 	case errors.Is(err, errSignedOut):
 		_ = out.frame(s.hub.writer.problem(s.now(), string(fault.Unauthenticated), errSignedOut.Error(), "", 0), true)
 	case fault.CodeOf(err) == fault.Unavailable && ctx.Err() == nil:
-		_ = out.frame(s.hub.writer.problem(s.now(), string(fault.Unavailable), fault.MessageOf(err), "", time.Second), true)
+		_ = out.frame(s.hub.writer.problem(s.now(), string(fault.Unavailable), sentenceIn(s.language(r, ""), err), "", time.Second), true)
 	}
 	return nil
 }

@@ -80,8 +80,9 @@ func (s *Service) trySend(ctx context.Context, who *principal, m outgoing, befor
 	if most := s.settings.MaxWaiting; most > 0 && s.hub.waiting(who.id()) >= most {
 		// What was accepted before is not refused when it is sent again.
 		if asked, err := s.lastOf(ctx, turn, chat.Asked); err != nil || asked == nil {
-			return accepted{}, cmp.Or(err, rateLimited(tooManyWait, fmt.Sprintf(
-				"%d of your messages wait for their answer; wait for some of them, or stop them", most)))
+			return accepted{}, cmp.Or(err, rateLimited(tooManyWait, fmt.Sprintf(say(m.language,
+				"%d of your messages wait for their answer; wait for some of them, or stop them",
+				"您有 %d 条消息还在等待回答，请等其中一些完成，或停止它们"), most)))
 		}
 	}
 	if before != nil {

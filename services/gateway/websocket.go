@@ -299,7 +299,7 @@ func (c *socket) problemWith(err error, localID, action string) {
 	if fault.CodeOf(err) == fault.Internal {
 		c.service.log.Error("a frame could not be handled", "error", err)
 	}
-	f := c.service.hub.writer.problem(c.service.now(), string(fault.CodeOf(err)), fault.MessageOf(err), localID, retry)
+	f := c.service.hub.writer.problem(c.service.now(), string(fault.CodeOf(err)), sentenceIn(c.language, err), localID, retry)
 	if action != "" {
 		f.body = append(stringField(f.body[:len(f.body)-1], "action_id", action), '}')
 	}

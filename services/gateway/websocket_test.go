@@ -317,3 +317,21 @@ func TestAConnectionIsToldWhereItStands(t *testing.T) {
 	require.Equal(t, "ERROR", bad.next().Type)
 	require.GreaterOrEqual(t, <-bad.ready, last)
 }
+
+func TestErrorsAreInThePersonsLanguage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := r.admin.connect("lang=zh")
+	for payload, want := range map[string]string{
+		" ":                                 "消息是空的",
+		strings.Repeat("x", chat.MaxText+1): "内容太长，一条消息最多 256 KiB",
+	} {
+		c.say("m", payload)
+		require.Equal(t, want, c.next().Payload)
+	}
+	c.send(map[string]any{"type": "NOTHING"})
+	require.Contains(t, c.next().Payload, "请求有误（")
+	english := r.admin.connect("lang=en")
+	english.say("m", " ")
+	require.Equal(t, "the message is empty", english.next().Payload)
+}
