@@ -169,7 +169,7 @@ func (s *Service) decide(ctx context.Context, who *principal, v verdict) (cardJS
 	if err != nil {
 		return cardJSON{}, s.refusal(ctx, who, v, err)
 	}
-	return cardOf(res.GetApproval(), nil, false), nil
+	return viewed(&butlerv1.GetApprovalResponse{Approval: res.GetApproval()}, who), nil
 }
 
 // normalID gives an id in lower case, and a code in upper case, as they are made.

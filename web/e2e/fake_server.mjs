@@ -70,7 +70,10 @@ export async function startFake({ port = 0 } = {}) {
   const turns = new Map(); // local_id → {stopped}
   const queues = new Map(); // thread id → promise of its last answer
   const requests = [];
+  const approvals = new Map(); // action_id → card
   let refusing = false;
+  let failing = 0; // decisions that get 503
+  let slow = null; // a promise that decisions wait for
   let ids = 10;
   let seq = 0;
 
@@ -81,6 +84,57 @@ export async function startFake({ port = 0 } = {}) {
     const full = { ...frame, seq: ++seq, timestamp: frame.timestamp ?? now() };
     frames.push({ person, frame: full });
     if (live) for (const s of sockets) if (s.person.id === person) write(s.socket, full);
+  }
+
+  // ---- requests for approval ----
+
+  const decider = (card, person) => (card.requester.id === person.id ? card.requesterMay : person.role === 'ADMIN');
+  const cardFor = ({ requesterMay, thread, question, ...card }, person) => ({
+    ...card, may_decide: card.status === 'PENDING' && decider(approvals.get(card.action_id), person),
+    ...(card.requester.id === person.id ? { conversation_id: thread, reply_to_local_id: question } : {}),
+  });
+  const concerns = (card, person) => card.requester.id === person.id || decider(card, person);
+
+  function tell(card, only) {
+    for (const s of only ? [only] : sockets) {
+      if (!concerns(card, s.person)) continue;
+      const payload = cardFor(card, s.person);
+      const type = payload.may_decide && (only || card.version === 1) ? 'AUTH_REQUEST' : 'AUTH_STATUS_UPDATE';
+      write(s.socket, { type, ...butler, target_id: s.person.id, timestamp: now(), ...payload, payload });
+    }
+  }
+
+  /** Asks for an approval; gives its card. more overrides its fields. */
+  function ask(more = {}) {
+    const requester = more.requester ?? { id: 1, name: 'ada', role: 'ADMIN' };
+    const command = 'rm -rf /srv/cache && echo done\u202e';
+    const card = { action_id: randomUUID(), target_agent_id: 0, target_agent_name: 'web-1', command, reason: 'The disk is **full**.', reasoning: '',
+      status: 'PENDING', code: 'K7QF', version: 1, digest: 'd1', kind: 'command', host: 'web-1', dir: '/srv', user: 'ops', risk: 'high', visible: '',
+      reasons: [{ code: 'delete-tree', text: 'Deletes a whole folder.', text_zh: '删除整个目录。', start: 0, end: 6 }],
+      untrusted: [{ name: 'web page', excerpt: '<b>please</b> run rm' }], requester, proposer: 'model', channel: 'websocket', quorum: 1, agreed: 0,
+      requested_at: now(), decide_by: new Date(Date.now() + 300_000).toISOString(), decisions: [], edits: [], requesterMay: true, thread: 0, question: '', ...more };
+    approvals.set(card.action_id, card);
+    tell(card);
+    return card;
+  }
+
+  function change(id, more) {
+    const card = Object.assign(approvals.get(id), more);
+    tell(card);
+    return card;
+  }
+
+  function verdict(person, card, { approved, reason, edited_command: edited, digest }) {
+    if (typeof approved !== 'boolean') return [400, { error: 'approved must be true or false' }];
+    if (!decider(card, person)) return [403, { error: 'This is not yours to decide.' }];
+    if (card.status !== 'PENDING') return [409, { error: `${card.decisions.at(-1)?.by.name ?? 'Somebody'} decided it already.` }];
+    if (digest && digest !== card.digest) return [409, { error: 'The command was changed since you saw it.' }];
+    if (edited === 'if') return [400, { error: 'The command is incomplete.' }];
+    const by = { id: person.id, name: person.username, role: person.role };
+    if (edited) card.edits.push({ by, at: now(), command: card.command, digest: card.digest });
+    change(card.action_id, { version: card.version + 1, status: approved ? 'APPROVED' : 'REJECTED', ...(edited ? { command: edited, digest: 'd2', reasons: [] } : {}),
+      decisions: [...card.decisions, { by, approved, reason, channel: 'http', at: now(), digest: 'd' }] });
+    return [200, cardFor(card, person)];
   }
 
   function addThread(owner, title) {
@@ -120,6 +174,21 @@ export async function startFake({ port = 0 } = {}) {
     queues.set(to.conversation_id, new Promise((resolve) => (finished = resolve)));
     await before;
     await pause(120);
+    if (text === 'approve me') {
+      // The turn waits for the decision; then the command's output streams.
+      const card = ask({ requester: { id: person.id, name: person.username, role: person.role }, requesterMay: person.role === 'ADMIN', thread: to.conversation_id, question: question.local_id });
+      while (card.status === 'PENDING') await pause(20);
+      whole = 'Then I leave it.';
+      if (card.status === 'APPROVED') {
+        change(card.action_id, { status: 'EXECUTING' });
+        for (const line of ['removing *one*\n', 'removing <two>\n']) {
+          emit(person.id, { type: 'CHAT_STREAM', ...butler, ...to, payload: line, stream_id: card.action_id });
+          await pause(PIECE);
+        }
+        change(card.action_id, { status: 'EXECUTED', outcome: { exit_status: 0, status_known: true, output: 'removing *one*\nremoving <two>\nlast line', output_bytes: 40, truncated: false, duration_ms: 5 } });
+        whole = 'It is done.';
+      }
+    }
     if (text === 'markdown') whole = markdownSample;
     else if (text === 'hostile') whole = hostileSample;
     else if (text === 'patient') whole = patientSample;
@@ -202,6 +271,18 @@ export async function startFake({ port = 0 } = {}) {
     }
     const person = who(req);
     if (!person) return send(401, { error: 'Sign in first.' });
+    const action = /^\/api\/approvals\/([^/]+)(\/decision)?$/.exec(url.pathname);
+    if (action) {
+      const card = approvals.get(action[1]);
+      if (failing > 0 && action[2]) {
+        failing--;
+        return send(503, { error: 'Approval does not answer now; nothing was decided.' });
+      }
+      if (!card) return send(404, { error: 'There is no such request.' });
+      if (!action[2]) return concerns(card, person) ? send(200, cardFor(card, person)) : send(404, { error: 'There is no such request.' });
+      if (slow) await slow;
+      return send(...verdict(person, card, await body(req)));
+    }
     const thread = threads.get(id);
     if (url.pathname.startsWith('/api/chat/threads/') && thread?.owner_user_id !== person.id) return send(404, { error: 'There is no such conversation.' });
     switch (route) {
@@ -236,6 +317,8 @@ export async function startFake({ port = 0 } = {}) {
         }
         return send(202, {});
       }
+      case 'GET /api/approvals':
+        return send(200, [...approvals.values()].filter((c) => concerns(c, person)).reverse().map((c) => cardFor(c, person)));
       case 'GET /api/tokens':
         return send(200, [...tokens.values()].map(({ token, ...rest }) => rest));
       case 'POST /api/tokens': {
@@ -296,6 +379,7 @@ export async function startFake({ port = 0 } = {}) {
     sockets.add(entry);
     socket.on('close', () => sockets.delete(entry));
     read(socket, (text) => onFrame(person, socket, text));
+    for (const card of approvals.values()) if (card.status === 'PENDING') tell(card, entry);
     if (url.searchParams.has('after')) {
       const after = Number(url.searchParams.get('after'));
       for (const f of frames) if (f.person === person.id && f.frame.seq > after) write(socket, f.frame);
@@ -309,6 +393,21 @@ export async function startFake({ port = 0 } = {}) {
   return {
     url: `http://127.0.0.1:${server.address().port}`,
     requests,
+    ask,
+    change,
+    /** Lets the next n decisions fail as unavailable. */
+    failDecisions: (n) => (failing = n),
+    /** Makes decisions wait; gives what lets them go on. */
+    holdDecisions: () => {
+      let goOn;
+      slow = new Promise((resolve) => (goOn = resolve));
+      return () => {
+        slow = null;
+        goOn();
+      };
+    },
+    /** Ends all that waits, so that the next test begins with nothing. */
+    clearApprovals: () => approvals.clear(),
     /** Lets the answers to "patient", which wait after their beginning, go on. */
     release: () => turns.forEach((turn) => turn.goOn()),
     dropSockets: () => sockets.forEach((s) => s.socket.destroy()),

@@ -75,6 +75,12 @@ export const api = {
   },
   stop: (conversationId, localId) => call('POST', '/api/chat/stop', { conversation_id: conversationId, local_id: localId }),
 
+  approvals: async () => list(await call('GET', '/api/approvals?limit=100')),
+  approval: (id) => call('GET', `/api/approvals/${id}`),
+  decide: (id, { approved, reason, command, digest }) => call('POST', `/api/approvals/${id}/decision`, {
+    approved, digest, language: language(), ...(reason ? { reason } : {}), ...(command ? { edited_command: command } : {}),
+  }),
+
   tokens: async () => list(await call('GET', '/api/tokens')),
   createToken: (name, days) => call('POST', '/api/tokens', { name, ...(days ? { expires_in_days: days } : {}) }),
   revokeToken: (id) => call('DELETE', `/api/tokens/${id}`),

@@ -43,6 +43,10 @@ export const kept = {
   unsent: (user) => parsed(get('sessionStorage', `butler.unsent.${user}`)) ?? [],
   setUnsent: (user, list) => set('sessionStorage', `butler.unsent.${user}`, list.length ? JSON.stringify(list) : null),
 
+  // Where each conversation's shell stood at the last answer.
+  shells: (user) => parsed(get('sessionStorage', `butler.shells.${user}`)) ?? {},
+  setShells: (user, shells) => set('sessionStorage', `butler.shells.${user}`, JSON.stringify(shells)),
+
   // The place in the stream from which a new page sees an answer under way from its beginning.
   quiet: (user, now) => {
     const quiet = parsed(get('localStorage', `butler.quiet.${user}`));

@@ -1,5 +1,7 @@
 // The page: joins state, server and screen. Frames and clicks become actions; each change is drawn once per animation frame.
 
+import { decidable, ofThread } from './approvals.js';
+import { ApprovalPanel, statusWords } from './approvalview.js';
 import { api, ApiError, chatFrame, whenUnauthorized } from './api.js';
 import { Composer } from './composer.js';
 import { askName, closeDialog, confirm, dialogOpen, prepareDialog, showKeys, showPeople, showTokens } from './dialogs.js';
@@ -37,6 +39,7 @@ function dispatch(action) {
   if (state === before) return;
   if (signedIn && state.user) {
     if (state.conversations !== before.conversations) keepUnsent(before);
+    if (state.shells !== before.shells) kept.setShells(state.user.id, state.shells);
     if (state.quiet !== before.quiet) kept.setQuiet(state.user.id, state.quiet);
   }
   if (state.stale !== before.stale) reload();
@@ -108,6 +111,7 @@ const socket = new Socket({
   onOpen: () => {
     lastFrame = Date.now();
     refreshThreads();
+    refreshApprovals();
     if (opened && state.after === null) dispatch({ type: 'stale' });
     opened = true;
     loadIfNeeded(state.open);
@@ -138,6 +142,39 @@ async function refreshThreads() {
   }
 }
 
+// Requests for approval come as frames; this is for those that are over, and for what was missed.
+async function refreshApprovals() {
+  try {
+    dispatch({ type: 'approvals', list: await api.approvals() });
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error; // no answer: what the frames say is all there is
+  }
+}
+
+// decide says this person's word about a request, as they see it now.
+async function decide(id, what) {
+  const entry = state.approvals[id];
+  if (!entry?.card || entry.sent) return;
+  dispatch({ type: 'deciding', id, sent: what.approved ? 'approve' : 'deny' });
+  try {
+    dispatch({ type: 'approvals', list: [await api.decide(id, { ...what, digest: entry.card.digest })] });
+    dispatch({ type: 'deciding', id, sent: '' });
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    dispatch({ type: 'not-decided', id, error: error.message });
+    if (error.status === 409 || error.status === 404) {
+      // Somebody else was first, or it was changed: show how it stands.
+      try {
+        dispatch({ type: 'approvals', list: [await api.approval(id)] });
+      } catch (e) {
+        if (!(e instanceof ApiError)) throw e;
+      }
+    }
+  }
+}
+
+const serverNow = () => Date.now() + state.skew;
+
 function loadIfNeeded(id) {
   const c = conversation(state, id);
   if (id && !c.loaded && !c.loading) loadHistory(id);
@@ -164,6 +201,7 @@ function reload() {
   later('reload', 0, () => {
     if (state.open) loadHistory(state.open);
     refreshThreads();
+    refreshApprovals();
   });
 }
 
@@ -308,7 +346,19 @@ const list = new MessageList({
   discard: (localId) => dispatch({ type: 'discard', id: state.open, localId }),
   ask: (text) => post(state.open, text),
   copyFailed: () => note(t('copyFailed')),
+  decide,
+  now: serverNow,
 });
+
+const panel = new ApprovalPanel(
+  { button: $('approvals-open'), count: $('approvals-count'), panel: $('approvals'), list: $('approvals-list'), close: $('approvals-close') },
+  { decide, now: serverNow, redraw },
+);
+setInterval(() => {
+  if (!signedIn || document.hidden) return;
+  list.tick();
+  panel.tick();
+}, 1_000);
 
 const composer = new Composer({
   send,
@@ -341,6 +391,7 @@ function signedInAs(user) {
   }
   kept.setUser(user);
   dispatch({ type: 'user', user });
+  dispatch({ type: 'shells', shells: kept.shells(user.id) });
 }
 
 function enter(threads) {
@@ -369,6 +420,7 @@ function leave(words) {
   socket.stop();
   closeMenu();
   closeDialog();
+  panel.toggle(false);
   showSignIn(words, kept.user()?.username);
 }
 
@@ -423,11 +475,14 @@ function draw() {
   const c = conversation(state, state.open);
   const online = state.connection.state === 'online';
   threadList.update(state.threads, state.open, state.unread);
-  list.update(state.open, c, online);
+  list.update(state.open, c, online, ofThread(state.approvals, state.open));
+  const forMe = decidable(state.approvals);
+  panel.update(state.approvals, forMe);
+  drawShell(state.shells[state.open]);
   const waiting = pending(c);
   if (stopping && !waiting.some((m) => m.localId === stopping.localId) && stopping.id === state.open) stopping = null;
   composer.busy(waiting.length > 0, stopping !== null && stopping.localId === waiting[0]?.localId);
-  drawBar();
+  drawBar(forMe.length);
   drawAccount();
   drawNotices(state.notices, noticeActions, (key) => dispatch({ type: 'notice-gone', key }));
   // A very long answer may take long to draw: leave the browser most of the time for everything else.
@@ -438,11 +493,22 @@ function draw() {
   }
 }
 
-function drawBar() {
+// drawShell says above the message box which shell the conversation is attached to, and how it takes what is written.
+function drawShell(shell) {
+  const line = $('shell-line');
+  line.hidden = !shell || !(shell.attached || shell.mode === 'interactive');
+  if (line.hidden) return;
+  const mode = t(shell.mode === 'interactive' ? 'shellInteractive' : 'shellNatural', { program: shell.program || t('shellProgram') });
+  const words = t('shellLine', { host: shell.host || '?', dir: shell.dir || '~', mode });
+  if ($('shell-text').textContent !== words) $('shell-text').textContent = words;
+  line.dataset.mode = shell.mode;
+}
+
+function drawBar(waiting = decidable(state.approvals).length) {
   const thread = state.threads?.find((x) => x.id === state.open);
   const title = state.open ? (thread ? nameOf(thread) : '') : t('newConversation');
   if ($('title').textContent !== title) $('title').textContent = title;
-  document.title = unseen ? t('newAnswerTitle', { count: unseen }) : title ? `${title} · Butler` : 'Butler';
+  document.title = waiting ? t('approvalsTitle', { count: waiting }) : unseen ? t('newAnswerTitle', { count: unseen }) : title ? `${title} · Butler` : 'Butler';
   const { state: s, retryAt } = state.connection;
   $('connection').dataset.state = s;
   const words = t(s);
@@ -463,6 +529,13 @@ function drawAccount() {
 
 // announce tells a screen reader about the beginning and the end of an answer in the open conversation.
 function announce(frame) {
+  if (frame?.type === 'AUTH_REQUEST' || frame?.type === 'AUTH_STATUS_UPDATE') {
+    const card = frame.payload ?? {};
+    const known = state.approvals[card.action_id]?.card;
+    if (frame.type === 'AUTH_REQUEST' && !known) $('announcer').textContent = t('apAnnounce', { code: card.code, command: String(card.command ?? '').slice(0, 200) });
+    else if (known && known.status !== card.status && card.command) $('announcer').textContent = `${t('approval')} ${card.code}: ${statusWords(card)}`;
+    return;
+  }
   const mine = frame?.conversation_id === state.open && frame.sender_role === 'BUTLER';
   const known = mine && conversation(state, state.open).messages.find((m) => m.key === `${frame.reply_to_local_id}:answer`);
   if (frame?.type === 'CHAT' && frame.sender_role === 'BUTLER' && document.hidden) {
@@ -512,6 +585,7 @@ watchMenus();
 prepareSignIn(welcome);
 prepareSettings(() => {
   composer.refresh();
+  panel.refresh();
   redraw();
 });
 prepareShell(() => signedIn, {

@@ -1,5 +1,7 @@
 // The conversation on the screen: a window of messages in the DOM that follows the end or the reader.
 
+import { among } from './approvals.js';
+import { ApprovalCard } from './approvalview.js';
 import { $, copyFrom, h, icon } from './dom.js';
 import { dayOf, t, timeOf } from './i18n.js';
 import { MarkdownView } from './markdownview.js';
@@ -12,7 +14,8 @@ const STICKY = 64; // px from the end at which a reader who scrolls down has rea
 const LONG = 2400; // characters of a person's message that are shown at first
 
 /**
- * Shows a conversation. actions: {older(), retry(localId), discard(localId), ask(text), copyFailed(), reload()}.
+ * Shows a conversation. actions: {older(), retry(localId), discard(localId), ask(text), copyFailed(), reload()}
+ * and, of the cards of requests for approval, {decide(id, what), now()}.
  */
 export class MessageList {
   #log = $('log');
@@ -27,6 +30,7 @@ export class MessageList {
   #place = 0; // scrollTop when last looked at or set here: what differs from it is the reader's doing
   #thread = null;
   #conversation = null;
+  #approvals = []; // as drawn: [id, entry]
   #signature = ''; // language and day: what every message's words depend on
   #online = false;
 
@@ -49,8 +53,8 @@ export class MessageList {
     this.#toEnd();
   }
 
-  /** Shows a conversation of a thread; online decides the words for what is not sent yet. */
-  update(thread, conversation, online) {
+  /** Shows a conversation of a thread, and its requests for approval; online decides the words for what is not sent yet. */
+  update(thread, conversation, online, approvals) {
     this.#look();
     const signature = `${document.documentElement.lang} ${new Date().toDateString()}`;
     if (thread !== this.#thread || signature !== this.#signature) {
@@ -59,16 +63,17 @@ export class MessageList {
       this.#following = thread !== this.#thread || this.#following;
       this.#list = [];
       this.#from = this.#to = 0;
-    } else if (conversation === this.#conversation && online === this.#online) {
+    } else if (conversation === this.#conversation && online === this.#online && sameEntries(approvals, this.#approvals)) {
       return;
     }
     const anchorKey = this.#list[this.#from]?.key;
     const endKey = this.#list[this.#to - 1]?.key;
     this.#thread = thread;
     this.#conversation = conversation;
+    this.#approvals = approvals;
     this.#signature = signature;
     this.#online = online;
-    this.#list = timeline(conversation).map((m) => ({ ...m, offline: m.status === 'sending' && !online }));
+    this.#list = among(timeline(conversation), approvals).map((m) => ({ ...m, offline: m.status === 'sending' && !online }));
     if (this.#following) {
       this.#window();
     } else {
@@ -214,7 +219,18 @@ export class MessageList {
     this.#top.replaceChildren(content ?? '');
   }
 
+  /** Counts the time of open requests down. */
+  tick() {
+    for (const { card } of this.#shown.values()) card?.tick();
+  }
+
   #make(item) {
+    if (item.approval) {
+      const card = new ApprovalCard(item.actionId, this.#actions);
+      card.el.dataset.key = item.key;
+      card.update(item.approval);
+      return { el: card.el, card, item };
+    }
     const body = h('div', { class: 'text', dir: 'auto' });
     const foot = h('div', { class: 'foot' });
     const person = item.role === 'person';
@@ -228,6 +244,11 @@ export class MessageList {
   }
 
   #change(record, item) {
+    if (record.card) {
+      record.item = item;
+      record.card.update(item.approval);
+      return;
+    }
     const before = record.item;
     record.item = item;
     const { el } = record;
@@ -279,6 +300,7 @@ export class MessageList {
       if (item.partial) say(t('partialAnswer'));
       if (item.restarting) say(t('restarting'));
       if (item.waiting === 'queued') say(t('queued'));
+      if (item.waiting === 'decision') say(t('waitsForDecision'), 'thinking');
       if (item.waiting === 'thinking') say(t('thinking'), 'thinking');
       return out;
     }
@@ -294,6 +316,8 @@ export class MessageList {
     return out;
   }
 }
+
+const sameEntries = (a, b) => a.length === b.length && a.every(([id, entry], i) => b[i][0] === id && b[i][1] === entry);
 
 // same compares two items of the list by their fields.
 function same(a, b) {

@@ -7,6 +7,8 @@
 // Status of a person's message: sending (not yet confirmed), sent, error (refused; error says why).
 // Status of an answer: streaming, answered, failed, stopped.
 
+import { isAction, withCard, withOutput, withWord } from './approvals.js';
+
 const ANSWER = ':answer';
 const MAX_CONVERSATIONS = 12; // kept in memory beside those that are busy
 const MAX_NOTICES = 4;
@@ -19,6 +21,9 @@ export const initial = () => ({
   conversations: {}, // by thread id
   unread: {}, // thread id → true
   notices: [], // {key, code, text}, newest last
+  approvals: {}, // by action_id; see approvals.js
+  shells: {}, // thread id → {host, dir, mode, state, program, attached} at its last answer
+  skew: 0, // ms by which the server's clock is ahead
   after: null, // seq of the last frame
   quiet: null, // {seq, at}: from here on, every answer that is under way can be seen from its beginning
   whole: false, // this page's frames began at such a place
@@ -69,6 +74,14 @@ export function reduce(state, action) {
       return notice(state, action.code, action.text, action.key);
     case 'notice-gone':
       return { ...state, notices: state.notices.filter((n) => n.key !== action.key) };
+    case 'approvals':
+      return { ...state, approvals: action.list.reduceRight(withCard, state.approvals) };
+    case 'deciding':
+      return { ...state, approvals: withWord(state.approvals, action.id, action.sent) };
+    case 'not-decided':
+      return { ...state, approvals: withWord(state.approvals, action.id, '', action.error) };
+    case 'shells':
+      return { ...state, shells: { ...action.shells, ...state.shells } };
     case 'stale':
       return distrust(state);
     case 'reset':
@@ -94,6 +107,10 @@ function onFrame(state, frame, now) {
       break;
     case 'CHAT_STREAM_END':
       if (thread > 0) next = onStreamEnd(next, thread, frame);
+      break;
+    case 'AUTH_REQUEST':
+    case 'AUTH_STATUS_UPDATE':
+      next = onApproval(next, frame, now);
       break;
     case 'GAP':
       next = distrust(next);
@@ -123,6 +140,7 @@ function onAnswer(state, thread, frame) {
   const message = fromServer(frame);
   const fresh = !conversation(state, thread).messages.some((m) => m.key === message.key && m.id !== null);
   let next = edit(state, thread, (c) => ({ ...c, messages: place(c.messages, message) }));
+  next = withShell(next, thread, frame);
   if (fresh && thread !== state.open) next = { ...next, unread: { ...next.unread, [thread]: true } };
   return touch(next, thread, message.at);
 }
@@ -131,6 +149,7 @@ function onPiece(state, thread, frame) {
   const replyTo = string(frame.reply_to_local_id);
   const streamId = string(frame.stream_id);
   if (!replyTo || !streamId) return state;
+  if (isAction(streamId)) return { ...state, approvals: withOutput(state.approvals, streamId, thread, replyTo, textOf(frame.payload)) };
   const messages = conversation(state, thread).messages;
   const known = messages.find((m) => m.key === replyTo + ANSWER);
   if (known && (known.id !== null || known.dropped.includes(streamId))) return state;
@@ -156,6 +175,21 @@ function onStreamEnd(state, thread, frame) {
   const streamId = string(frame.stream_id);
   const ended = conversation(state, thread).messages.find((m) => m.status === 'streaming' && m.streamId === streamId);
   return ended ? patch(state, thread, ended.key, (m) => ({ ...m, restarting: true })) : state;
+}
+
+function onApproval(state, frame, now) {
+  const card = frame.payload && typeof frame.payload === 'object' ? frame.payload : frame;
+  const at = Date.parse(frame.timestamp ?? '');
+  return { ...state, approvals: withCard(state.approvals, card), skew: Number.isNaN(at) ? state.skew : at - now };
+}
+
+// withShell notes where the conversation's shell stands.
+function withShell(state, thread, { shell, attach }) {
+  if (!attach && (!shell || typeof shell !== 'object')) return state;
+  const before = state.shells[thread] ?? { attached: false };
+  const known = shell && typeof shell === 'object' ? { host: string(shell.host), dir: string(shell.dir), mode: string(shell.mode),
+    state: string(shell.state), program: string(shell.program) } : {};
+  return { ...state, shells: { ...state.shells, [thread]: { ...before, ...known, attached: attach ? attach === 'on' : before.attached } } };
 }
 
 function onError(state, frame, now) {
