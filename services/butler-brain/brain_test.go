@@ -1,6 +1,7 @@
 package brain
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -415,12 +416,35 @@ func TestAToolLoopEnds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	var p probe
-	r.start("one", withTools(p.tool("probe", journal.Pure)), func(d *Deps) { d.Settings.MaxSteps = 4 })
+	var logged lockedBuffer
+	r.start("one", withTools(p.tool("probe", journal.Pure)), func(d *Deps) {
+		d.Settings.MaxSteps = 4
+		d.Log = slog.New(slog.NewTextHandler(&logged, nil))
+	})
 	r.model.Default(modeltest.Tool("probe", `{}`))
 	out := r.outcome(r.ask("loop"))
 	require.Equal(t, chat.Failed, out.Status)
 	require.Equal(t, string(model.ToolLoop), out.Reason)
 	require.Equal(t, 4, r.model.Count())
+	require.Contains(t, logged.String(), "reason=tool_loop")
+}
+
+// lockedBuffer is a buffer that several goroutines may use.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
 
 func TestStopAtAnyMoment(t *testing.T) {

@@ -79,7 +79,14 @@ func (s *Service) program(ctx context.Context, run *journal.Run) (journal.End, e
 		}
 		t.msgs = append(t.msgs, results...)
 	}
-	return t.fail(ctx, model.ToolLoop)
+	return t.exhaust(ctx, model.ToolLoop)
+}
+
+// exhaust ends a turn that used up what it may; the log says so, as no model or tool reported a failure.
+func (t *talk) exhaust(ctx context.Context, reason model.Reason) (journal.End, error) {
+	t.s.log.WarnContext(ctx, "a turn ended without an answer", "turn", t.turn.String(), "reason", reason,
+		"max_steps", t.s.settings.MaxSteps)
+	return t.fail(ctx, reason)
 }
 
 func (s *Service) talk(ctx context.Context, run *journal.Run) (*talk, error) {
@@ -279,9 +286,9 @@ func (t *talk) giveUp(ctx context.Context, err error) (journal.End, error) {
 	case errors.Is(err, journal.ErrCancelled):
 		return t.stop(ctx)
 	case errors.As(err, &budget) && budget.Which == "active_ms":
-		return t.fail(ctx, model.Timeout)
+		return t.exhaust(ctx, model.Timeout)
 	case errors.As(err, &budget):
-		return t.fail(ctx, model.Budget)
+		return t.exhaust(ctx, model.Budget)
 	case errors.As(err, &failure):
 		return t.fail(ctx, model.Reason(failure.Code))
 	default:
