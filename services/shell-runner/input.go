@@ -1,0 +1,143 @@
+package shell
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/butlerhub/butler/pkg/approval"
+	"github.com/butlerhub/butler/pkg/fault"
+	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
+	"github.com/butlerhub/butler/services/shell-runner/guard"
+	"github.com/butlerhub/butler/services/shell-runner/tmux"
+)
+
+const (
+	// inputSpan is how long a grant lets a person pass input to the program that it names.
+	inputSpan = 10 * time.Minute
+	// maxInput bounds what is passed at once, in bytes.
+	maxInput = 16 << 10
+	// settleQuiet and settleWait are how long a program is given to answer input before the screen is read.
+	settleQuiet = 120 * time.Millisecond
+	settleWait  = 1500 * time.Millisecond
+)
+
+// viewers show something and take single keys; none of these runs commands. What is typed into any other program may run
+// one: the program itself may (editors, pagers with "!", REPLs, ssh, databases), or it does not read what is typed, and the
+// shell does when it ends.
+var viewers = map[string]bool{"top": true, "htop": true, "btop": true}
+
+// needsGrant says whether text may be passed to the foreground program only with a grant. One key at a time may go to a
+// viewer: when the key ends it, the next one is looked at anew. A line may go to who asks for a password; it is neither
+// logged nor echoed.
+func needsGrant(st tmux.State, text string) bool {
+	if st.Password {
+		return strings.ContainsAny(text, "\r\n")
+	}
+	return !viewers[st.Foreground.Name] || utf8.RuneCountInString(text) > 1 || strings.ContainsAny(text, "\r\n")
+}
+
+// inspectInput gives the effect of passing input to a program that is in the foreground now. The seat is held.
+func (s *Service) inspectInput(ctx context.Context, sess *tmux.Session, program string) (*butlerv1.Effect, *butlerv1.Risk, error) {
+	st := stateOf(ctx, sess)
+	if st.ShellForeground || st.Foreground.Name == "" {
+		return nil, nil, fault.New(fault.Conflict, "there is no program in the foreground of the shell that takes input")
+	}
+	if program != "" && program != st.Foreground.Name {
+		return nil, nil, fault.New(fault.Drift, "%s is in the foreground now, not %s", st.Foreground.Name, program)
+	}
+	line := strings.Join(st.Foreground.Args, " ")
+	if len(line) > 500 {
+		line = strings.ToValidUTF8(line[:500], "") + "…"
+	}
+	command := fmt.Sprintf("type into %s (%s) for %d minutes", st.Foreground.Name, line, int(inputSpan.Minutes()))
+	effect := &butlerv1.Effect{
+		Version: 1, Kind: approval.KindInput, Command: command, Dir: sess.Dir(), Host: s.host, Session: sess.Generation(),
+		Program: st.Foreground.Name, User: s.accountName(), Argv: []*butlerv1.Argv{{Args: []string{st.Foreground.Name}}},
+		// The process, so that a grant does not hold for the next program of the same name.
+		Environment: map[string]string{"pid": fmt.Sprint(st.Foreground.PID)},
+	}
+	level := string(guard.Medium)
+	text := fmt.Sprintf("%s can run commands by what is typed into it, and nothing judges those", st.Foreground.Name)
+	return effect, &butlerv1.Risk{Level: level, Verdict: string(guard.Ask), Visible: command, Reasons: []*butlerv1.RiskReason{{
+		Code: "interactive-program", Text: text, TextZh: fmt.Sprintf("在 %s 中输入的内容可以执行命令，且不会再被检查", st.Foreground.Name),
+	}}}, nil
+}
+
+// accountName names the user of the system that shells run as, in single-user mode.
+func (s *Service) accountName() string { return s.osUser(tmux.Snapshot{}) }
+
+// grantKey names a process of a session, for the grants of a seat.
+func grantKey(generation string, p tmux.Process) string {
+	return fmt.Sprintf("%s %d %s", generation, p.PID, p.Name)
+}
+
+// granted says whether input may be passed to the program in the foreground. The seat is held.
+func (s *Service) granted(seat *seat, sess *tmux.Session, st tmux.State, text string) bool {
+	if !needsGrant(st, text) {
+		return true
+	}
+	seat.mu.Lock()
+	defer seat.mu.Unlock()
+	until, ok := seat.grants[grantKey(sess.Generation(), st.Foreground)]
+	return ok && s.now().Before(until)
+}
+
+// passInput uses a grant for a program: from now on, for a time, the person may type into it. The first input comes with
+// it. The seat is held.
+func (s *Service) passInput(ctx context.Context, j *job, seat *seat, sess *tmux.Session) (*butlerv1.ExecuteResponse, error) {
+	st := stateOf(ctx, sess)
+	seat.mu.Lock()
+	for key, until := range seat.grants {
+		if s.now().After(until) {
+			delete(seat.grants, key)
+		}
+	}
+	seat.grants[grantKey(sess.Generation(), st.Foreground)] = s.now().Add(inputSpan)
+	seat.mu.Unlock()
+	screen, err := s.typeInto(ctx, seat, sess, j.req.GetInput())
+	if err != nil {
+		s.finish(j, approval.UseRefused, nil, fault.MessageOf(err))
+		return s.response(ctx, j.last, sess), nil
+	}
+	s.finish(j, approval.Ended, &butlerv1.CommandOutcome{Output: screen, Dir: sess.Dir()}, "")
+	return s.response(ctx, j.last, sess), nil
+}
+
+// typeInto passes text to the program in the foreground and gives the screen afterwards, redacted. At the shell's own
+// prompt it types nothing: lines there are commands. The seat is held.
+func (s *Service) typeInto(ctx context.Context, seat *seat, sess *tmux.Session, text string) (string, error) {
+	switch {
+	case len(text) > maxInput:
+		return "", fault.New(fault.TooLarge, "at most %d bytes are passed at once", maxInput)
+	case !utf8.ValidString(text):
+		return "", fault.New(fault.Invalid, "input is text in UTF-8")
+	}
+	st := stateOf(ctx, sess)
+	if st.ShellForeground {
+		return "", fault.New(fault.Conflict, "the shell is at its prompt: what is typed there is a command")
+	}
+	if !s.granted(seat, sess, st, text) {
+		return "", fault.New(fault.Forbidden, "passing input to %s needs an approval", st.Foreground.Name)
+	}
+	enter := !viewers[st.Foreground.Name] || utf8.RuneCountInString(text) > 1
+	if err := sess.Type(ctx, text, enter); err != nil {
+		return "", err
+	}
+	return s.screen(ctx, sess)
+}
+
+// screen gives what the terminal shows once it is quiet, redacted.
+func (s *Service) screen(ctx context.Context, sess *tmux.Session) (string, error) {
+	wait, cancel := context.WithTimeout(ctx, settleWait)
+	sess.Settle(wait, settleQuiet)
+	cancel()
+	shown, err := sess.Screen(ctx, false)
+	if err != nil {
+		return "", err
+	}
+	text, _ := s.redactor.String(shown.Text)
+	return strings.TrimRight(text, "\n "), nil
+}

@@ -1,0 +1,356 @@
+package shell
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/butlerhub/butler/pkg/bus"
+	"github.com/butlerhub/butler/pkg/chat"
+	"github.com/butlerhub/butler/pkg/redact"
+	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
+	"github.com/butlerhub/butler/services/shell-runner/tmux"
+)
+
+const (
+	// coalesce is how long output is collected before it is published; an unfinished line waits a little longer, since it
+	// may be a progress bar that writes over itself.
+	coalesce  = 30 * time.Millisecond
+	lineWaits = 250 * time.Millisecond
+	// maxDelta bounds the text of one delta, and maxStreamed that of all deltas of one command, in bytes. What is more is
+	// told at the end, and stands in the log.
+	maxDelta    = 32 << 10
+	maxStreamed = 512 << 10
+	// keepHead and keepTail are what the outcome keeps of long output.
+	keepHead = 16 << 10
+	keepTail = 48 << 10
+)
+
+// output is what one command prints, on its way to people: redacted as one stream, without control sequences, published in
+// pieces to the conversation, its beginning and end kept for the outcome.
+type output struct {
+	s    *Service
+	req  *butlerv1.ExecuteRequest
+	mu   sync.Mutex
+	safe *redact.Stream
+	text plain // below safe
+
+	pending  bytes.Buffer // to be published
+	index    int32        // deltas published
+	streamed int
+	last     time.Time
+	timer    *time.Timer
+	full     bool // maxStreamed was reached
+	closed   bool
+
+	head  []byte
+	tail  []byte // the last keepTail bytes or a little more
+	total int64  // bytes of text
+	raw   int64  // bytes that the command printed
+}
+
+func (s *Service) newOutput(req *butlerv1.ExecuteRequest) *output {
+	o := &output{s: s, req: req}
+	o.text.emit = o.collect
+	o.safe = s.redactor.Stream(&o.text)
+	return o
+}
+
+// take takes a piece as package tmux gives it.
+func (o *output) take(p tmux.Output) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return
+	}
+	o.raw += p.Skipped + int64(len(p.Data))
+	if p.Skipped > 0 {
+		_ = o.safe.Flush()
+		o.collect(fmt.Appendf(nil, "\n[… %d bytes …]\n", p.Skipped))
+	}
+	_, _ = o.safe.Write(p.Data)
+	// What is held back until its line ends may be a prompt that somebody waits for.
+	_ = o.safe.Flush()
+	o.schedule()
+}
+
+// collect takes text that may be shown. o.mu is held.
+func (o *output) collect(text []byte) {
+	o.total += int64(len(text))
+	if room := keepHead - len(o.head); room > 0 {
+		o.head = append(o.head, text[:min(room, len(text))]...)
+		text2 := text[min(room, len(text)):]
+		o.tail = append(o.tail, text2...)
+	} else {
+		o.tail = append(o.tail, text...)
+	}
+	if len(o.tail) > 2*keepTail {
+		o.tail = append(o.tail[:0], o.tail[len(o.tail)-keepTail:]...)
+	}
+	if o.full {
+		return
+	}
+	if o.streamed+o.pending.Len()+len(text) > maxStreamed {
+		o.full = true
+		text = fmt.Appendf(nil, "\n[… the output goes on; what is shown here ends after %d KiB …]\n", maxStreamed>>10)
+	}
+	o.pending.Write(text)
+}
+
+// schedule publishes what is pending, now or a moment later. o.mu is held.
+func (o *output) schedule() {
+	wait := coalesce - time.Since(o.last)
+	switch {
+	case o.timer != nil:
+		return
+	case o.pending.Len() == 0 && !o.text.holds():
+		return
+	case o.pending.Len() == 0:
+		wait = lineWaits
+	case wait <= 0 || o.pending.Len() >= maxDelta:
+		o.publish()
+		o.schedule() // of an unfinished line
+		return
+	}
+	o.timer = time.AfterFunc(wait, func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.timer = nil
+		if o.closed {
+			return
+		}
+		if o.pending.Len() == 0 {
+			o.text.pass()
+		}
+		o.publish()
+		o.schedule()
+	})
+}
+
+// publish sends what is pending. o.mu is held.
+func (o *output) publish() {
+	for o.pending.Len() > 0 {
+		piece := o.pending.Next(min(o.pending.Len(), maxDelta))
+		cut := len(piece)
+		for cut > 0 && o.pending.Len() > 0 && !utf8.RuneStart(o.pending.Bytes()[0]) && !utf8.Valid(piece[:cut]) {
+			cut-- // the rest of a character is in the next piece
+		}
+		text := strings.ToValidUTF8(string(piece[:cut]), "\uFFFD")
+		rest := append([]byte(nil), piece[cut:]...)
+		if len(rest) > 0 {
+			later := append(rest, o.pending.Bytes()...)
+			o.pending.Reset()
+			o.pending.Write(later)
+		}
+		o.streamed += len(text)
+		o.index++
+		o.send(&butlerv1.ChatDelta{Index: o.index, Text: text})
+	}
+	o.last = time.Now()
+}
+
+func (o *output) send(d *butlerv1.ChatDelta) {
+	w := o.req.GetWaiter()
+	if w.GetPerson() == 0 {
+		return
+	}
+	d.StreamId, d.Turn, d.ConversationId, d.ReplyToLocalId = o.req.GetApprovalId(), w.GetTurn(), w.GetThread(), o.req.GetLocalId()
+	data, err := chat.EncodeDelta(d)
+	if err != nil {
+		o.s.log.Error("a delta cannot be written", "error", err)
+		return
+	}
+	session := chat.Session{Person: w.GetPerson(), Thread: w.GetThread()}
+	// Best effort: the outcome has the text too.
+	_ = o.s.bus.Send(context.Background(), bus.NewEvent(chat.TypeDelta, o.s.bus.Source(), session.Delta(), data))
+}
+
+// flush publishes all that can be, since nothing more is expected soon.
+func (o *output) flush() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return
+	}
+	_ = o.safe.Flush()
+	o.text.pass()
+	o.publish()
+}
+
+// soFar gives what would be the outcome's output now.
+func (o *output) soFar() (text string, bytes int64, cut bool, redacted int32) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.kept()
+}
+
+// close ends the stream and gives what is kept of the output. Calling it again gives the same.
+func (o *output) close() (text string, bytes int64, cut bool, redacted int32) {
+	if o == nil {
+		return "", 0, false, 0
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.closed {
+		o.closed = true
+		_ = o.safe.Close()
+		o.text.end()
+		if o.timer != nil {
+			o.timer.Stop()
+			o.timer = nil
+		}
+		o.publish()
+		o.send(&butlerv1.ChatDelta{Index: o.index + 1, End: true})
+	}
+	return o.kept()
+}
+
+// kept is the text for the outcome. o.mu is held.
+func (o *output) kept() (text string, bytes int64, cut bool, redacted int32) {
+	for _, f := range o.safe.Found() {
+		redacted += int32(f.Count)
+	}
+	tail := o.tail
+	if skipped := o.total - int64(len(o.head)) - int64(len(tail)); skipped > 0 || len(tail) > keepTail {
+		tail = tail[max(0, len(tail)-keepTail):]
+		skipped = o.total - int64(len(o.head)) - int64(len(tail))
+		text = fmt.Sprintf("%s\n[… %d bytes …]\n%s", o.head, skipped, tail)
+		cut = true
+	} else {
+		text = string(o.head) + string(tail)
+	}
+	return strings.ToValidUTF8(strings.TrimRight(text, "\n"), "\uFFFD"), o.raw, cut, redacted
+}
+
+// plain takes terminal output and emits text: no escape sequences and no control characters but newline and tab, a line
+// that was written over as it last stood. It is fed with any cut of the stream.
+type plain struct {
+	emit func([]byte)
+
+	state int
+	line  []byte // of the current line, what was not emitted
+	shown bool   // some of the current line was emitted
+	cr    bool   // a carriage return was seen: what comes writes over the line
+}
+
+const (
+	inText = iota
+	inEscape
+	inCSI
+	inString    // OSC, DCS, …: until BEL or ST
+	inStringEsc // ESC within
+	inCharset
+)
+
+// maxLine bounds what is held of one line.
+const maxLine = 4 << 10
+
+// Write takes the next piece; it never fails. A line is emitted when it is complete, or by pass.
+func (p *plain) Write(data []byte) (int, error) {
+	for _, b := range data {
+		p.take(b)
+	}
+	return len(data), nil
+}
+
+// holds says whether there is an unfinished line that was not emitted.
+func (p *plain) holds() bool { return len(p.line) > 0 }
+
+func (p *plain) take(b byte) {
+	switch p.state {
+	case inEscape:
+		switch b {
+		case '[':
+			p.state = inCSI
+		case ']', 'P', 'X', '^', '_':
+			p.state = inString
+		case '(', ')', '*', '+', '#', '%':
+			p.state = inCharset
+		case 0x1b:
+		default:
+			p.state = inText
+		}
+		return
+	case inCSI:
+		if b >= 0x40 && b <= 0x7e || b == '\n' {
+			p.state = inText
+		}
+		return
+	case inString:
+		switch b {
+		case 0x07:
+			p.state = inText
+		case 0x1b:
+			p.state = inStringEsc
+		}
+		return
+	case inStringEsc:
+		if p.state = inString; b == '\\' {
+			p.state = inText
+		}
+		return
+	case inCharset:
+		p.state = inText
+		return
+	}
+	switch {
+	case b == 0x1b:
+		p.state = inEscape
+	case b == '\n':
+		p.cr = false
+		p.line = append(p.line, '\n')
+		p.pass()
+		p.shown = false
+	case b == '\r':
+		p.cr = true
+	case b == '\b':
+		if n := len(p.line); n > 0 && !p.cr {
+			_, size := utf8.DecodeLastRune(p.line)
+			p.line = p.line[:n-size]
+		}
+	case b < 0x20 && b != '\t' || b == 0x7f:
+	default:
+		if p.cr { // written over
+			p.cr = false
+			p.line = p.line[:0]
+			if p.shown { // it cannot be taken back
+				p.line = append(p.line, '\n')
+				p.shown = false
+			}
+		}
+		p.line = append(p.line, b)
+		if len(p.line) > maxLine {
+			p.pass()
+		}
+	}
+}
+
+// pass emits what is held, whole characters only.
+func (p *plain) pass() {
+	n := len(p.line)
+	for back := 1; back <= min(n, utf8.UTFMax-1); back++ {
+		if c := p.line[n-back]; utf8.RuneStart(c) {
+			if c >= 0x80 && !utf8.FullRune(p.line[n-back:]) {
+				n -= back
+			}
+			break
+		}
+	}
+	if n > 0 {
+		p.emit(p.line[:n])
+		p.line = append(p.line[:0], p.line[n:]...)
+		p.shown = true
+	}
+}
+
+// end emits the last line.
+func (p *plain) end() {
+	if len(p.line) > 0 {
+		p.emit(p.line)
+		p.line = p.line[:0]
+	}
+}
