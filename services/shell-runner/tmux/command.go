@@ -16,6 +16,11 @@ type Command struct {
 	// Text is what is put at the prompt, whole, as one paste; it may have several lines. No control characters but
 	// newline and tab.
 	Text string
+	// Generation, when set, is that of the shell that the text is meant for; another one is a Drift fault, and nothing is
+	// sent.
+	Generation string
+	// OnSent, when set, is called once the text is at the prompt and entered.
+	OnSent func()
 	// OnOutput takes the output as it comes, with the terminal's own line ends and escape sequences, without the
 	// prompt and the echo. It is called from Run, one call at a time. What is drawn on the alternate screen (vim, less)
 	// is not given: that is for Screen. Nil drops it.
@@ -142,7 +147,10 @@ type Resolution struct {
 // Snapshot is what in a shell changes the meaning of commands.
 type Snapshot struct {
 	Aliases     map[string]string
-	Functions   []string // names
+	Functions   []string          // names
+	Definitions map[string]string // of the functions, as bash prints them
+	// Variables are those that change what commands mean (PATH, LD_PRELOAD, …), where they are set, with their values.
+	Variables   map[string]string
 	Environment []string // names of exported variables
 	// Digest covers aliases, functions, traps, options and key bindings, whole: when it differs, a text may mean
 	// something else.

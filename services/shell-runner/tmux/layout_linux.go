@@ -313,13 +313,25 @@ func (s *Session) startScript() string {
 	return b.String()
 }
 
+// meaningful are the variables that change what commands mean: which programs are found, what is loaded into them, what
+// they run in turn.
+var meaningful = []string{
+	"PATH", "IFS", "HOME", "USER", "CDPATH", "ENV", "BASH_ENV", "SHELLOPTS", "BASHOPTS", "GLOBIGNORE", "TMPDIR",
+	"LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "GCONV_PATH", "EDITOR", "VISUAL", "PAGER", "MANPAGER", "LESSOPEN", "LESSCLOSE", "BROWSER",
+	"GIT_DIR", "GIT_WORK_TREE", "GIT_SSH", "GIT_SSH_COMMAND", "GIT_PAGER", "GIT_EDITOR", "GIT_EXTERNAL_DIFF", "GIT_EXEC_PATH",
+	"GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_COUNT", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "PERL5LIB", "PERL5OPT",
+	"RUBYLIB", "RUBYOPT", "NODE_OPTIONS", "NODE_PATH", "RSYNC_RSH", "TAR_OPTIONS", "MAKEFLAGS", "DOCKER_HOST", "DOCKER_CONTEXT", "KUBECONFIG",
+}
+
 // startFile is what bash reads. The nonce is a shell variable that is not exported: programs of the session do not get
 // it. Marks go to the terminal itself, so that a redirected shell (exec >file) still shows them.
 func (s *Session) startFile() string {
-	r := strings.NewReplacer("@NONCE@", quote(s.path(fileNonce)), "@QUERY@", quote(s.path(fileQuery)))
+	r := strings.NewReplacer("@NONCE@", quote(s.path(fileNonce)), "@QUERY@", quote(s.path(fileQuery)),
+		"@VARIABLES@", strings.Join(meaningful, " "))
 	return r.Replace(`set +o histexpand
 unset HISTFILE
 IFS= read -r __butler_n <@NONCE@
+__butler_x=$'\036' # between parts; a variable, since the functions' own text is in an answer too
 __butler_prompt() {
 	builtin printf '\033]133;%s;D;%s;%s\007' "$__butler_n" "$1" "${PWD@Q}" >/dev/tty
 }
@@ -332,9 +344,9 @@ __butler_query() {
 	resolve)
 		__butler_r=$(builtin type -t -- "$__butler_w" || :)
 		case $__butler_r in
-		alias) __butler_r+=$'\036'${BASH_ALIASES[$__butler_w]} ;;
-		function) __butler_r+=$'\036'$(builtin declare -f -- "$__butler_w" || :) ;;
-		file) __butler_r+=$'\036'$(builtin type -P -- "$__butler_w" || :) ;;
+		alias) __butler_r+=$__butler_x${BASH_ALIASES[$__butler_w]} ;;
+		function) __butler_r+=$__butler_x$(builtin declare -f -- "$__butler_w" || :) ;;
+		file) __butler_r+=$__butler_x$(builtin type -P -- "$__butler_w" || :) ;;
 		esac
 		;;
 	snapshot)
@@ -342,10 +354,21 @@ __butler_query() {
 			for __butler_w in "${!BASH_ALIASES[@]}"; do
 				builtin printf '%s\035%s\034' "$__butler_w" "${BASH_ALIASES[$__butler_w]}"
 			done
-			builtin printf '\036'; builtin declare -F || :
-			builtin printf '\036'; builtin compgen -e || :
-			builtin printf '\036'; builtin declare -f || :
-			builtin printf '\036'; builtin trap -p || :; builtin set +o || :; builtin shopt -p || :
+			builtin printf %s "$__butler_x"; builtin declare -F || :
+			builtin printf %s "$__butler_x"; builtin compgen -e || :
+			builtin printf %s "$__butler_x"
+			(
+				builtin set -f
+				IFS=$'\n'
+				for __butler_w in $(builtin compgen -A function); do
+					builtin printf '%s\035' "$__butler_w"; builtin declare -f -- "$__butler_w"; builtin printf '\034'
+				done
+			)
+			builtin printf %s "$__butler_x"
+			for __butler_w in @VARIABLES@; do
+				[[ -z ${!__butler_w+x} ]] || builtin printf '%s\035%s\034' "$__butler_w" "${!__butler_w}"
+			done
+			builtin printf %s "$__butler_x"; builtin trap -p || :; builtin set +o || :; builtin shopt -p || :
 			builtin bind -s || :; builtin bind -X || :; builtin umask || :; builtin enable -n || :
 		)
 		;;
@@ -364,7 +387,7 @@ PROMPT_COMMAND='__butler_prompt "$?" "$_"'
 PS0=$'\033]133;'$__butler_n$';C\007'
 PS1='\[\033]133;'$__butler_n';A\007\]\w \$ \[\033]133;'$__butler_n';B\007\]'
 PS2='\[\033]133;'$__butler_n';k\007\]> '
-readonly PROMPT_COMMAND PS0 PS2 __butler_n
+readonly PROMPT_COMMAND PS0 PS2 __butler_n __butler_x
 readonly -f __butler_prompt __butler_query
 `)
 }

@@ -89,7 +89,7 @@ func (s *Session) Snapshot(ctx context.Context) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	parts := strings.Split(text, "\x1e")
-	snap := Snapshot{Aliases: map[string]string{}, Truncated: len([]rune(text)) >= maxAnswer}
+	snap := Snapshot{Aliases: map[string]string{}, Definitions: map[string]string{}, Variables: map[string]string{}, Truncated: len([]rune(text)) >= maxAnswer}
 	part := func(i int) string {
 		if i < len(parts) {
 			return parts[i]
@@ -108,8 +108,19 @@ func (s *Session) Snapshot(ctx context.Context) (Snapshot, error) {
 		}
 	}
 	for line := range strings.Lines(part(2)) {
-		if name := strings.TrimSpace(line); name != "" {
+		// readline's own are there only while a question is answered
+		if name := strings.TrimSpace(line); name != "" && !strings.HasPrefix(name, "READLINE_") {
 			snap.Environment = append(snap.Environment, name)
+		}
+	}
+	for entry := range strings.SplitSeq(part(3), "\x1c") {
+		if name, text, ok := strings.Cut(entry, "\x1d"); ok && !strings.HasPrefix(name, "__butler_") {
+			snap.Definitions[name] = strings.TrimSpace(text)
+		}
+	}
+	for entry := range strings.SplitSeq(part(4), "\x1c") {
+		if name, value, ok := strings.Cut(entry, "\x1d"); ok {
+			snap.Variables[name] = value
 		}
 	}
 	slices.Sort(snap.Functions)
@@ -123,7 +134,11 @@ func (s *Session) Snapshot(ctx context.Context) (Snapshot, error) {
 	for _, n := range names {
 		h.Write([]byte(n + "\x1d" + snap.Aliases[n] + "\x1c"))
 	}
-	h.Write([]byte("\x1e" + part(1) + "\x1e" + part(3) + "\x1e" + part(4)))
+	for i, p := range parts {
+		if i != 0 && i != 2 {
+			h.Write([]byte("\x1e" + p))
+		}
+	}
 	snap.Digest = hex.EncodeToString(h.Sum(nil))
 	return snap, nil
 }

@@ -29,6 +29,10 @@ func (s *Session) Run(ctx context.Context, cmd Command) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
+	if cmd.Generation != "" && cmd.Generation != s.Generation() {
+		release()
+		return Outcome{}, fault.New(fault.Drift, "the shell session was replaced")
+	}
 	if err := s.tidy(ctx); err != nil {
 		release()
 		return Outcome{}, err
@@ -46,6 +50,9 @@ func (s *Session) Run(ctx context.Context, cmd Command) (Outcome, error) {
 		o := c.outcome
 		o.Command = c.id
 		return o, err
+	}
+	if cmd.OnSent != nil {
+		cmd.OnSent()
 	}
 	return s.collect(ctx, c, cmd.OnOutput)
 }

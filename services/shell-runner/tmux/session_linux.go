@@ -249,6 +249,7 @@ func (s *Session) attach() error {
 	}
 	s.mu.Lock()
 	s.ctl = ctl
+	s.notify()
 	s.mu.Unlock()
 	return nil
 }

@@ -60,10 +60,9 @@ func TestStates(t *testing.T) {
 			}
 			end := begin(t, s, c.text)
 			st := state(t, s, string(c.state)+" in "+c.name, func(st State) bool {
-				return st.State == c.state && st.Mode == c.mode && st.Password == c.password &&
+				return st.State == c.state && st.Mode == c.mode && st.Password == c.password && st.AlternateScreen == c.alternate &&
 					(st.Foreground.Name == c.program || c.name == "python" || strings.HasPrefix(c.program, "python"))
 			})
-			require.Equal(t, c.alternate, st.AlternateScreen)
 			require.NotEmpty(t, st.Command)
 			require.NotEmpty(t, st.Foreground.Args)
 			for _, k := range c.leave {
