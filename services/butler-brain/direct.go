@@ -208,7 +208,8 @@ func (t *talk) withoutShell(text, attached string, why routeOutcome) routeOutcom
 func (t *talk) control(ctx context.Context, r routeOutcome) (journal.End, error) {
 	res := &butlerv1.ControlResponse{}
 	// Repeated under the same key it is done once, so the step is as good as pure.
-	_, err := t.reach(ctx, controlKey, controlCalls, res, func(ctx context.Context, _ int) (proto.Message, error) {
+	pass := step{key: controlKey, repeat: journal.Pure, calls: controlCalls}
+	_, err := t.reach(ctx, pass, res, func(ctx context.Context, _ int) (proto.Message, error) {
 		host, shell, ok := t.s.shells.pick(r.Host)
 		if !ok {
 			return nil, fault.New(fault.NotFound, "there is no shell-runner on a host named %q", host)

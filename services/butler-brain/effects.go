@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -87,7 +88,8 @@ func (t *talk) carry(ctx context.Context, w wish) (deed, error) {
 		if a, fresh, err = t.ask(ctx, w, round); err != nil {
 			return gone(err)
 		}
-		if a.GetStatus() == approval.Pending {
+		waited := a.GetStatus() == approval.Pending
+		if waited {
 			if a, err = t.decided(ctx, w, round, a, fresh); err != nil {
 				return gone(err)
 			}
@@ -95,7 +97,7 @@ func (t *talk) carry(ctx context.Context, w wish) (deed, error) {
 		if a.GetStatus() != approval.Approved {
 			return deed{end: a.GetStatus(), approval: a}, nil
 		}
-		d, drift, err := t.execute(ctx, w, round, a)
+		d, drift, err := t.execute(ctx, w, round, a, waited)
 		if err != nil || !drift {
 			return d, err
 		}
@@ -114,12 +116,13 @@ func gone(err error) (deed, error) {
 
 // ask requests approval of a wish. fresh says that it was requested just now and not by an earlier attempt.
 func (t *talk) ask(ctx context.Context, w wish, round int) (a *butlerv1.Approval, fresh bool, err error) {
-	id := approval.NewID(t.run.Unit(), w.key, fmt.Sprint(round))
+	id := approvalID(t.run.Unit(), w, round)
 	t.deeds.put(id, asking, w.host)
 	a = &butlerv1.Approval{}
 	// The request is idempotent by its id, and the guard's look changes nothing: so the step is pure and costs no append
 	// of its own. After a crash the same id gives what stands.
-	fresh, err = t.reach(ctx, stepKey(w.key, "ask", round), maxCalls, a, func(ctx context.Context, try int) (proto.Message, error) {
+	ask := step{key: stepKey(w.key, "ask", round), repeat: journal.Pure, calls: maxCalls}
+	fresh, err = t.reach(ctx, ask, a, func(ctx context.Context, try int) (proto.Message, error) {
 		effect, risk := w.effect, w.risk
 		if effect == nil || try > 1 {
 			_, shell, ok := t.s.shells.pick(w.host)
@@ -170,7 +173,8 @@ func (t *talk) decided(ctx context.Context, w wish, round int, a *butlerv1.Appro
 	if err != nil || arrival.Timeout || chat.Decode(arrival.Value, now) != nil || now.GetId() != id || now.GetStatus() == approval.Pending {
 		// Nobody said how it was decided, or not in a way that can be read: it is asked for, and ended if it still is open.
 		now = &butlerv1.Approval{}
-		_, err := t.reach(ctx, stepKey(w.key, "late", round), maxCalls, now, func(ctx context.Context, _ int) (proto.Message, error) {
+		late := step{key: stepKey(w.key, "late", round), repeat: journal.Pure, calls: maxCalls}
+		_, err := t.reach(ctx, late, now, func(ctx context.Context, _ int) (proto.Message, error) {
 			res, err := t.s.approval.WithdrawApproval(ctx, &butlerv1.WithdrawApprovalRequest{Id: id, Reason: "nobody decided in time"})
 			return res.GetApproval(), err
 		}, nil)
@@ -186,12 +190,19 @@ func (t *talk) decided(ctx context.Context, w wish, round int, a *butlerv1.Appro
 }
 
 // execute runs what was approved. drift says that it is not what would run now, so that it is to be asked for again.
-func (t *talk) execute(ctx context.Context, w wish, round int, a *butlerv1.Approval) (d deed, drift bool, err error) {
+// waited says that the turn has waited for the approval.
+func (t *talk) execute(ctx context.Context, w wish, round int, a *butlerv1.Approval, waited bool) (d deed, drift bool, err error) {
 	id := a.GetId()
 	t.deeds.put(id, granted, w.host)
 	// The executor takes the grant by the first append on its use, and answers every later call with what became of that:
 	// so this step may be repeated after a crash as if it were pure, and needs no intent. It must not be Once: after a
-	// crash the executor still knows what the journal does not.
+	// crash the executor still knows what the journal does not. Only what the model proposed and nobody waited for has an
+	// intent all the same, because that makes the model's call a fact before it has an effect: a model that is asked again
+	// after a crash may say something else, and a command would have run of which the turn knows nothing.
+	begin := step{key: stepKey(w.key, "run", round), repeat: journal.Pure, calls: maxCalls}
+	if w.proposer != approval.ByPerson && !waited {
+		begin.repeat = journal.Idempotent
+	}
 	res := &butlerv1.ExecuteResponse{}
 	call := func(ctx context.Context, _ int) (proto.Message, error) {
 		_, shell, ok := t.s.shells.pick(w.host)
@@ -209,7 +220,7 @@ func (t *talk) execute(ctx context.Context, w wish, round int, a *butlerv1.Appro
 			Person: t.asked.Sender, Input: w.input, Language: t.asked.Language,
 		})
 	}
-	_, err = t.reach(ctx, stepKey(w.key, "run", round), maxCalls, res, call,
+	_, err = t.reach(ctx, begin, res, call,
 		func(string) { t.notice(id, wordsIn(t.asked.Language).unreachable(w.host)) })
 	if f, ok := errors.AsType[*callFailure](err); ok {
 		late := a.GetRunBy().GetSeconds() > 0 && f.at.After(a.GetRunBy().AsTime())
@@ -258,7 +269,8 @@ func (t *talk) ended(ctx context.Context, w wish, round int, a *butlerv1.Approva
 	}
 	// What woke the turn is only that: the executor says how it ended, also when the message could not be kept.
 	end := &butlerv1.ExecuteResponse{}
-	_, err = t.reach(ctx, stepKey(w.key, "outcome", round), maxCalls, end, func(ctx context.Context, try int) (proto.Message, error) {
+	look := step{key: stepKey(w.key, "outcome", round), repeat: journal.Pure, calls: maxCalls}
+	_, err = t.reach(ctx, look, end, func(ctx context.Context, try int) (proto.Message, error) {
 		res, err := call(ctx, try)
 		if r, ok := res.(*butlerv1.ExecuteResponse); ok && err == nil && r.GetStatus() == running {
 			return nil, fault.New(fault.Unavailable, "the command still runs")
@@ -269,6 +281,12 @@ func (t *talk) ended(ctx context.Context, w wish, round int, a *butlerv1.Approva
 		return &butlerv1.ExecuteResponse{Status: approval.Unknown, Outcome: res.GetOutcome(), Reason: f.message}, nil
 	}
 	return end, err
+}
+
+// approvalID names the request for a wish of a turn. The command is part of it: when a crash lost the model's call, the
+// next one in its place may be another, which must not get what was approved for the first.
+func approvalID(unit string, w wish, round int) string {
+	return approval.NewID(unit, w.key, strconv.Itoa(round), w.host, w.program, w.command)
 }
 
 func stepKey(key, step string, round int) string { return fmt.Sprintf("%s-%s-%d", key, step, round) }
@@ -304,19 +322,26 @@ type reached struct {
 	Again   bool            `json:"again,omitempty"`
 }
 
-// reach calls another service in a pure step and gives its answer in into, and whether it was called just now. A service
+// step is one call of another service.
+type step struct {
+	key    string
+	repeat journal.Repeat // Pure or Idempotent
+	calls  int            // at most, when it does not answer
+}
+
+// reach calls another service in a step and gives its answer in into, and whether it was called just now. A service
 // that does not answer is called again later: the turn is suspended meanwhile, so that it neither holds anything nor is
-// given up. silent, when not nil, is called when that begins. A call that failed for good, or so often, is a
+// given up; silent, when not nil, is called when that begins. A call that failed for good, or so often, is a
 // *callFailure; any other error is the turn's.
-func (t *talk) reach(ctx context.Context, key string, calls int, into proto.Message,
+func (t *talk) reach(ctx context.Context, s step, into proto.Message,
 	call func(ctx context.Context, try int) (proto.Message, error), silent func(reason string)) (fresh bool, err error) {
-	step, wait := key, callFirst
+	key, wait := s.key, callFirst
 	for try := 1; ; try++ {
 		fresh = false
-		out, err := journal.Do(ctx, t.run, step, journal.Effect{Repeat: journal.Pure}, func(ctx context.Context, _ *journal.Call) (reached, error) {
+		out, err := journal.Do(ctx, t.run, key, journal.Effect{Repeat: s.repeat, Description: "a call for a command"}, func(ctx context.Context, _ *journal.Call) (reached, error) {
 			fresh = true
-			t.freshen(key)
-			return t.call(ctx, key, calls-try, func(ctx context.Context) (proto.Message, error) { return call(ctx, try) })
+			t.freshen(s.key)
+			return t.call(ctx, key, s.calls-try, func(ctx context.Context) (proto.Message, error) { return call(ctx, try) })
 		})
 		switch {
 		case err != nil:
@@ -332,11 +357,11 @@ func (t *talk) reach(ctx context.Context, key string, calls int, into proto.Mess
 		if fresh && try == 1 && silent != nil {
 			silent(out.Message)
 		}
-		if _, err := t.run.Await(ctx, fmt.Sprintf("%s-w%d", key, try), t.s.clock.Now().Add(wait)); err != nil {
+		if _, err := t.run.Await(ctx, fmt.Sprintf("%s-w%d", s.key, try), t.s.clock.Now().Add(wait)); err != nil {
 			return false, err
 		}
 		wait = min(2*wait, callLast)
-		step = fmt.Sprintf("%s-t%d", key, try+1)
+		key = fmt.Sprintf("%s-t%d", s.key, try+1)
 	}
 }
 
