@@ -518,7 +518,7 @@ func init() {
 func checkFind(w *walker, c *command) {
 	args := c.words[1:]
 	roots := []word{}
-	begun := false
+	begun, secret := false, false // secret: it looks for files whose names say that they are
 	for i := 0; i < len(args); i++ {
 		x := args[i]
 		text := x.text
@@ -534,10 +534,14 @@ func checkFind(w *walker, c *command) {
 			begun = begun || len(text) > 2
 			if takes {
 				i++
+				secret = secret || i < len(args) && strings.HasSuffix(text, "name") && secretPath(args[i].text)
 			}
 			continue
 		}
 		begun = true
+		if secret && strings.HasPrefix(text, "-exec") {
+			w.addWord(medium, "reads-secret", x)
+		}
 		switch text {
 		case "-delete":
 			w.addWord(medium, "removes-found", x)

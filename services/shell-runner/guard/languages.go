@@ -30,7 +30,7 @@ func checkAwk(w *walker, c *command) {
 		if strings.Contains(x.text, "ENVIRON") {
 			w.addWord(medium, "shows-secrets", x)
 		}
-		if x.loose {
+		if !x.known() {
 			w.addWord(medium, "computed-code", x)
 		}
 	}

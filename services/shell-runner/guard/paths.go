@@ -296,7 +296,7 @@ func (w *walker) readFrom(x word, sends bool) {
 // readParts gives what in an argument may be a path: all of it, and what follows = or @.
 func readParts(s string) []string {
 	parts := []string{s}
-	for _, sep := range []string{"=", "@"} {
+	for _, sep := range []string{"=", "@", ":"} {
 		if _, after, ok := strings.Cut(s, sep); ok && after != "" {
 			parts = append(parts, strings.TrimPrefix(after, "@"))
 		}
