@@ -17,7 +17,6 @@ type arguments struct {
 	options  []option
 	operands []word
 	raw      []word
-	cluster  map[string]bool // raw arguments that were clusters of letters
 }
 
 // takeApart splits args into options and operands. In clusters (-xzf) every letter counts; a letter whose option takes a
@@ -138,7 +137,8 @@ func (r *rule) matches(a *arguments) bool {
 		return true
 	}
 	for _, o := range a.options {
-		if !anyGlob(r.only, o.name) && !(o.has && anyGlob(r.only, o.name+"="+o.value.text)) && !anyGlob(r.only, a.raw[o.at].text) {
+		listed := anyGlob(r.only, o.name) || anyGlob(r.only, a.raw[o.at].text) || o.has && anyGlob(r.only, o.name+"="+o.value.text)
+		if !listed {
 			return false
 		}
 	}

@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"path"
 	"regexp"
 	"strings"
 )
@@ -17,7 +16,8 @@ func init() {
 		"shell": checkShell, "interpreter": checkInterpreter, "sed": checkSed, "awk": checkAwk, "sql": checkSQL,
 		"curl": checkCurl, "network": checkNetwork, "mounts": checkMounts, "shelltext": checkShellText, "chdir": checkChdir,
 		"fd": checkFD, "stdin": checkStdin, "jq": checkJQ, "editor": checkEditor, "gitconfig": checkGitConfig, "print": checkPrint,
-		"compose": checkMessage, "install": checkInstall, "disk": checkDisk,
+		"tokens": checkTokens, "install": checkInstall, "disk": checkDisk,
+		"runs": checkRuns, "netcat": checkNetcat, "mongo": checkMongo, "ansible": checkAnsible,
 	} {
 		checks[name] = f
 	}
@@ -41,8 +41,6 @@ func checkRemove(w *walker, c *command) {
 		}
 	}
 }
-
-var openMode = regexp.MustCompile(`^[0-7]*[0-7][0-7][2367]$|^[0-7]*[2367][0-7]$`)
 
 func checkMode(w *walker, c *command) {
 	if len(c.operands) == 0 {
@@ -103,28 +101,21 @@ func checkAttributes(w *walker, c *command, files []word) {
 }
 
 func checkKill(w *walker, c *command) {
-	signal := false
-	for i, x := range c.raw {
-		text := x.text
-		switch {
-		case text == "--":
-			signal = true
-			continue
-		case i == 0 && strings.HasPrefix(text, "-"):
-			if text == "-1" && len(c.raw) == 1 {
-				w.addWord(critical, "kills-everything", x)
-			}
-			if text == "-s" || text == "-n" || text == "--signal" {
-				signal = false
-			}
-			continue
-		}
-		switch {
-		case text == "-1":
+	targets := c.raw
+	switch {
+	case len(targets) == 0:
+		return
+	case targets[0].text == "-s" || targets[0].text == "-n" || targets[0].text == "--signal":
+		targets = targets[min(2, len(targets)):]
+	case strings.HasPrefix(targets[0].text, "-") && len(targets) > 1:
+		targets = targets[1:] // the signal: -1 before a process is SIGHUP
+	}
+	for _, x := range targets {
+		switch x.text {
+		case "-1":
 			w.addWord(critical, "kills-everything", x)
-		case text == "1" && !(i == 1 && (c.raw[0].text == "-s" || c.raw[0].text == "-n")):
+		case "1":
 			w.addWord(high, "kills-init", x)
-		case strings.HasPrefix(text, "-") && signal:
 		}
 	}
 }
@@ -357,8 +348,8 @@ func checkNetwork(w *walker, c *command) {
 	}
 }
 
-// checkMessage is for programs whose operands are code in no language the guard reads.
-func checkMessage(w *walker, c *command) {
+// checkTokens is for programs whose operands are code in no language the guard reads.
+func checkTokens(w *walker, c *command) {
 	for _, x := range c.raw {
 		if badTokens(x.text) {
 			w.addWord(high, "dangerous-code", x)
@@ -394,210 +385,31 @@ func checkEditor(w *walker, c *command) {
 	}
 }
 
-func checkGitConfig(w *walker, c *command) {
-	for _, o := range c.options {
-		// Before the subcommand, and for clone also after it, -c sets a setting; elsewhere it is another option.
-		global := len(c.operands) == 0 || c.operands[0].text == "clone" || o.at < indexOf(c.raw, c.operands[0])
-		if global && o.has && (o.name == "-c" || o.name == "--config" || o.name == "--config-env") {
-			if !harmlessGitKey(strings.ToLower(o.value.text)) {
-				w.addWord(high, "runs-option", o.value)
-			}
-		}
+func checkNetcat(w *walker, c *command) {
+	switch w.sc.stdin.kind {
+	case fromPipe, fromFile:
+		w.addWord(high, "sends-input", c.at)
+	default:
 	}
-	if len(c.operands) > 0 && c.operands[0].text == "config" {
-		ops := c.operands[1:]
-		if len(ops) > 0 && (ops[0].text == "set" || ops[0].text == "--add") {
-			ops = ops[1:]
-		}
-		if len(ops) > 1 && (!harmlessGitKey(strings.ToLower(ops[0].text)) || strings.HasPrefix(ops[1].text, "!")) {
-			w.addWord(high, "runs-option", ops[0])
-		}
-	}
-	if len(c.operands) > 1 && c.operands[0].text == "push" {
-		for _, x := range c.operands[1:] {
-			if strings.Contains(x.text, "://") || isRemote(x.text) && strings.Contains(x.text, "@") || strings.HasPrefix(x.text, "ext::") {
-				w.addWord(high, "sends-elsewhere", x)
-			}
-		}
-	}
-	if len(c.operands) > 2 && (c.operands[0].text == "bisect" && c.operands[1].text == "run") {
-		for i, x := range c.words {
-			if x.text == "run" && i+1 < len(c.words) {
-				w.exec(c.words[i+1:])
-				break
-			}
-		}
-	}
-	if len(c.operands) > 2 && c.operands[0].text == "submodule" && c.operands[1].text == "foreach" {
-		w.code(join(c.operands[2:]))
-	}
-	for _, x := range c.operands {
-		if strings.HasPrefix(x.text, "ext::") {
-			w.addWord(high, "runs-option", x)
-		}
-	}
+	checkNetwork(w, c)
 }
 
-func indexOf(words []word, x word) int {
-	for i, y := range words {
-		if y.start == x.start && y.text == x.text {
-			return i
-		}
+func checkAnsible(w *walker, c *command) {
+	module := ""
+	for _, x := range c.valuesOf("-m", "--module-name") {
+		module = x.text
 	}
-	return len(words)
-}
-
-// harmlessGitKey names the settings of git that only name people, colours and habits of merging.
-func harmlessGitKey(key string) bool {
-	key, _, _ = strings.Cut(key, "=")
-	if strings.HasPrefix(key, "color.") || strings.HasPrefix(key, "user.") || strings.HasPrefix(key, "advice.") {
-		return true
-	}
-	return set(`core.quotepath core.autocrlf core.eol core.filemode core.ignorecase core.abbrev core.bare init.defaultbranch
-		pull.rebase pull.ff push.default push.autosetupremote merge.conflictstyle merge.ff diff.algorithm diff.colormoved
-		fetch.prune rebase.autostash rebase.autosquash log.date log.decorate status.short branch.sort tag.sort rerere.enabled
-		commit.gpgsign tag.gpgsign gc.auto http.postbuffer safe.directory`)[key]
-}
-
-// checkMounts judges what a container gets of the host.
-func checkMounts(w *walker, c *command) {
-	for _, v := range c.valuesOf("-v", "--volume", "--mount") {
-		source := v.text
-		if strings.Contains(source, "source=") || strings.Contains(source, "src=") {
-			for _, part := range strings.Split(source, ",") {
-				if _, s, ok := strings.Cut(part, "="); ok && (strings.HasPrefix(part, "source=") || strings.HasPrefix(part, "src=")) {
-					source = s
-				}
-			}
-		} else {
-			source, _, _ = strings.Cut(source, ":")
+	switch module {
+	case "ping", "setup", "debug", "stat", "gather_facts":
+		return
+	case "", "command", "shell", "raw", "script", "ansible.builtin.shell", "ansible.builtin.command", "ansible.builtin.raw":
+		far := w.far
+		w.far = true
+		for _, x := range c.valuesOf("-a", "--args") {
+			w.code(x)
 		}
-		if source == "" || !strings.ContainsAny(source, "/.~") && source != unknown {
-			continue
-		}
-		paths, cut := w.absolute(source)
-		for _, p := range paths {
-			switch pl := w.placeOf(p, cut); {
-			case p == "/", pl > placeUnknown, p == w.c.home, strings.HasSuffix(p, ".sock"), p == "/home", secretPath(p):
-				w.addWord(high, "container-reaches-host", v)
-			}
-		}
-	}
-}
-
-func checkFD(w *walker, c *command) {
-	for i, x := range c.words {
-		switch x.text {
-		case "-x", "-X", "--exec", "--exec-batch":
-			rest := append([]word(nil), c.words[i+1:]...)
-			rest = append(rest, word{text: unknown, start: c.at.start, end: c.at.end})
-			if len(rest) > 1 {
-				w.exec(rest)
-			}
-			return
-		}
-	}
-}
-
-// findTests are the primaries of find that only test or print; true when one argument follows.
-var findTests = map[string]bool{}
-
-func init() {
-	for _, name := range strings.Fields(`-amin -anewer -atime -cmin -cnewer -context -ctime -fstype -gid -group -ilname -iname
-		-inum -ipath -iregex -iwholename -links -lname -maxdepth -mindepth -mmin -mtime -name -newer -path -perm -printf -regex
-		-regextype -samefile -size -type -uid -used -user -wholename -xtype -newermt -newerat -newerct -newermm -newerBt -D -files0-from`) {
-		findTests[name] = true
-	}
-	for _, name := range strings.Fields(`-a -and -d -daystart -depth -empty -executable -false -follow -ignore_readdir_race -ls
-		-mount -nogroup -noignore_readdir_race -noleaf -nouser -not -nowarn -o -or -print -print0 -prune -quit -readable -true
-		-warn -writable -xdev -H -L -P -O1 -O2 -O3 -E -X -s -x`) {
-		findTests[name] = false
-	}
-}
-
-func checkFind(w *walker, c *command) {
-	args := c.words[1:]
-	roots := []word{}
-	begun, secret := false, false // secret: it looks for files whose names say that they are
-	for i := 0; i < len(args); i++ {
-		x := args[i]
-		text := x.text
-		switch {
-		case !begun && !strings.HasPrefix(text, "-") && text != "!" && text != "(" && text != "," && text != ")":
-			roots = append(roots, x)
-			continue
-		case text == "!" || text == "(" || text == ")" || text == ",":
-			begun = true
-			continue
-		}
-		if takes, ok := findTests[text]; ok {
-			begun = begun || len(text) > 2
-			if takes {
-				i++
-				secret = secret || i < len(args) && strings.HasSuffix(text, "name") && secretPath(args[i].text)
-			}
-			continue
-		}
-		begun = true
-		if secret && strings.HasPrefix(text, "-exec") {
-			w.addWord(medium, "reads-secret", x)
-		}
-		switch text {
-		case "-delete":
-			w.addWord(medium, "removes-found", x)
-			w.removesFound(roots)
-		case "-exec", "-execdir", "-ok", "-okdir":
-			end := i + 1
-			for end < len(args) && args[end].text != ";" && !(args[end].text == "+" && args[end-1].text == "{}") {
-				end++
-			}
-			inner := append([]word(nil), args[i+1:end]...)
-			if len(inner) > 0 && strings.Contains(inner[0].text, "{}") {
-				w.addWord(high, "computed-command", inner[0])
-			} else if len(inner) > 0 {
-				name := path.Base(inner[0].text)
-				for j := range inner {
-					inner[j].text = strings.ReplaceAll(inner[j].text, "{}", unknown)
-				}
-				w.exec(inner)
-				if name == "rm" || name == "unlink" || name == "shred" {
-					w.addWord(high, "removes-found", x)
-				}
-			}
-			if strings.HasPrefix(text, "-ok") {
-				w.addWord(medium, "removes-found", x)
-			}
-			i = end
-		case "-fprint", "-fprint0", "-fls", "-fprintf":
-			if i+1 < len(args) {
-				w.writeTo(args[i+1])
-			}
-			w.addWord(medium, "writes-file", x)
-			if i++; text == "-fprintf" {
-				i++
-			}
-		default:
-			w.addWord(medium, "unlisted-use", x)
-		}
-	}
-}
-
-// removesFound judges find -delete by where it begins: in the system or the home as a whole it is as bad as rm -r.
-func (w *walker) removesFound(roots []word) {
-	for _, r := range roots {
-		paths, cut := w.absolute(r.text)
-		if cut && len(paths) == 0 {
-			w.addWord(high, "removes-unknown", r)
-		}
-		for _, p := range paths {
-			switch w.placeOf(p, r.glob) {
-			case placeTemp, placeOpen, placeSink:
-				if p == w.c.home {
-					w.addWord(high, "removes-everything", r)
-				}
-			default:
-				w.addWord(high, "removes-system", r)
-			}
-		}
+		w.far = far
+	case "reboot", "ansible.builtin.reboot":
+		w.addWord(high, "switches-off", c.at)
 	}
 }

@@ -395,3 +395,15 @@ func (w *walker) sendsFile(x word, p string) {
 	}
 	w.addWord(medium, "sends-out", x)
 }
+
+func checkMongo(w *walker, c *command) {
+	for _, x := range c.valuesOf("--eval") {
+		lower := strings.ToLower(x.text)
+		for _, bad := range []string{"drop", "delete", "remove", "update", "shutdown", "insert", "fsync", "createuser", "grant", "run(", "rename"} {
+			if strings.Contains(lower, bad) {
+				w.addWord(high, "loses-database", x)
+				break
+			}
+		}
+	}
+}

@@ -148,7 +148,7 @@ func (w *walker) placeOf(p string, open bool) place {
 	switch {
 	case w.own(p):
 		return placeOwn
-	case slices.Contains(sinks, p), strings.HasPrefix(p, "/dev/fd/"), strings.HasPrefix(p, "/dev/pts/") && false:
+	case slices.Contains(sinks, p), strings.HasPrefix(p, "/dev/fd/"):
 		return placeSink
 	case strings.HasPrefix(p, "/dev/tcp/"), strings.HasPrefix(p, "/dev/udp/"):
 		return placeDevice

@@ -89,7 +89,8 @@ func (c *check) characters(text string) bool {
 		case r == utf8.RuneError && !strings.HasPrefix(text[i:], "\uFFFD"):
 			c.add(high, "not-utf8", i, i+1, text[i:i+1])
 			fine = false
-		case hidden(r) && !((r == '\u200d' || r == '\ufe0f') && inEmoji(text, i)):
+		case (r == '\u200d' || r == '\ufe0f') && inEmoji(text, i):
+		case hidden(r):
 			code := "hidden-character"
 			if r < 0x100 {
 				code = "control-character"

@@ -2,11 +2,30 @@ package guard
 
 import "strings"
 
-func init() {
-	checks["runs"] = checkRuns
-	checks["netcat"] = checkNetcat
-	checks["mongo"] = checkMongo
-	checks["ansible"] = checkAnsible
+// checkMounts judges what a container gets of the host.
+func checkMounts(w *walker, c *command) {
+	for _, v := range c.valuesOf("-v", "--volume", "--mount") {
+		source := v.text
+		if strings.Contains(source, "source=") || strings.Contains(source, "src=") {
+			for _, part := range strings.Split(source, ",") {
+				if _, s, ok := strings.Cut(part, "="); ok && (strings.HasPrefix(part, "source=") || strings.HasPrefix(part, "src=")) {
+					source = s
+				}
+			}
+		} else {
+			source, _, _ = strings.Cut(source, ":")
+		}
+		if source == "" || !strings.ContainsAny(source, "/.~") && source != unknown {
+			continue
+		}
+		paths, cut := w.absolute(source)
+		for _, p := range paths {
+			switch pl := w.placeOf(p, cut); {
+			case p == "/", pl > placeUnknown, p == w.c.home, strings.HasSuffix(p, ".sock"), p == "/home", secretPath(p):
+				w.addWord(high, "container-reaches-host", v)
+			}
+		}
+	}
 }
 
 // runners are the subcommands that run a program their operands name: how many operands stand before it, and whether it
@@ -69,45 +88,4 @@ func afterOperands(c *command, n int) []word {
 		n--
 	}
 	return nil
-}
-
-func checkNetcat(w *walker, c *command) {
-	switch w.sc.stdin.kind {
-	case fromPipe, fromFile:
-		w.addWord(high, "sends-input", c.at)
-	default:
-	}
-	checkNetwork(w, c)
-}
-
-func checkMongo(w *walker, c *command) {
-	for _, x := range c.valuesOf("--eval") {
-		lower := strings.ToLower(x.text)
-		for _, bad := range []string{"drop", "delete", "remove", "update", "shutdown", "insert", "fsync", "createuser", "grant", "run(", "rename"} {
-			if strings.Contains(lower, bad) {
-				w.addWord(high, "loses-database", x)
-				break
-			}
-		}
-	}
-}
-
-func checkAnsible(w *walker, c *command) {
-	module := ""
-	for _, x := range c.valuesOf("-m", "--module-name") {
-		module = x.text
-	}
-	switch module {
-	case "ping", "setup", "debug", "stat", "gather_facts":
-		return
-	case "", "command", "shell", "raw", "script", "ansible.builtin.shell", "ansible.builtin.command", "ansible.builtin.raw":
-		far := w.far
-		w.far = true
-		for _, x := range c.valuesOf("-a", "--args") {
-			w.code(x)
-		}
-		w.far = far
-	case "reboot", "ansible.builtin.reboot":
-		w.addWord(high, "switches-off", c.at)
-	}
 }
