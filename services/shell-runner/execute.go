@@ -146,10 +146,10 @@ func difference(was, is *butlerv1.Effect) string {
 		return "the user of the shell changed"
 	case !equalAll(was.GetScripts(), is.GetScripts()):
 		return "a script that it runs was changed"
-	case !equalAll(was.GetDefinitions(), is.GetDefinitions()):
-		return "an alias, a function or another setting of the shell changed"
 	case !sameMap(was.GetEnvironment(), is.GetEnvironment()):
 		return "a variable that changes what commands mean was changed"
+	case !equalAll(was.GetDefinitions(), is.GetDefinitions()):
+		return "an alias, a function or another setting of the shell changed"
 	default:
 		return "what it would do changed"
 	}
@@ -198,7 +198,7 @@ func (s *Service) take(ctx context.Context, req *butlerv1.ExecuteRequest, sess *
 	}
 	if err != nil {
 		s.forget(j)
-		close(j.ended) // nothing was begun here
+		close(j.ended)                             // nothing was begun here
 		if fault.ClassOf(err) != fault.Transient { // it is certain that it is not stored
 			s.unnote(id)
 		}
