@@ -25,6 +25,7 @@ type control struct {
 	in      *os.File
 	waiting []*reply
 
+	proc   *os.Process
 	closed chan struct{} // the client is gone
 }
 
@@ -52,7 +53,7 @@ func startControl(cmd *exec.Cmd, name string, wait time.Duration) (*control, err
 		_, _ = inWrite.Close(), outRead.Close()
 		return nil, err
 	}
-	c := &control{name: name, wait: wait, in: inWrite, closed: make(chan struct{})}
+	c := &control{name: name, wait: wait, in: inWrite, proc: cmd.Process, closed: make(chan struct{})}
 	go func() {
 		c.read(outRead)
 		c.mu.Lock()
@@ -184,4 +185,15 @@ func (c *control) close() {
 	c.mu.Lock()
 	_ = c.in.Close()
 	c.mu.Unlock()
+}
+
+// end is close, and waits; a client whose server hangs is killed.
+func (c *control) end() {
+	c.close()
+	select {
+	case <-c.closed:
+	case <-time.After(2 * time.Second):
+		_ = c.proc.Kill()
+		<-c.closed
+	}
 }

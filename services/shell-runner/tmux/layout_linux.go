@@ -351,9 +351,7 @@ __butler_query() {
 		;;
 	snapshot)
 		__butler_r=$(
-			for __butler_w in "${!BASH_ALIASES[@]}"; do
-				builtin printf '%s\035%s\034' "$__butler_w" "${BASH_ALIASES[$__butler_w]}"
-			done
+			builtin alias -p || :
 			builtin printf %s "$__butler_x"; builtin declare -F || :
 			builtin printf %s "$__butler_x"; builtin compgen -e || :
 			builtin printf %s "$__butler_x"
@@ -381,7 +379,10 @@ INPUTRC=/dev/null
 set -o emacs
 bind 'set enable-bracketed-paste on'
 bind 'set bell-style none'
-bind -x '"\e[7731~": __butler_query "$_"'
+for __butler_k in emacs vi-insert vi-command; do
+	bind -m $__butler_k -x '"\e[7731~": __butler_query "$_"'
+done
+unset __butler_k
 unset INPUTRC
 PROMPT_COMMAND='__butler_prompt "$?" "$_"'
 PS0=$'\033]133;'$__butler_n$';C\007'

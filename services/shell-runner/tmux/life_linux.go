@@ -448,8 +448,7 @@ func (s *Session) Close(ctx context.Context) error {
 func (s *Session) stop() {
 	s.quitOnce.Do(func() { close(s.quit) })
 	if ctl := s.control(); ctl != nil {
-		ctl.close()
-		<-ctl.closed
+		ctl.end()
 	}
 	s.wg.Wait()
 	if s.unwatch != nil {

@@ -50,21 +50,11 @@ func TestARestartLosesNothing(t *testing.T) {
 
 	fifo3 := fifo + "3"
 	require.NoError(t, syscall.Mkfifo(fifo3, 0o600))
-	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-	defer cancel()
-	o, err := s.Run(ctx, Command{ID: "open", Text: "echo early; cat " + fifo3 + "; seq 100000 | tail -n 3; (exit 9)"})
-	require.NoError(t, err)
-	require.False(t, o.Finished)
+	leave(t, s, "open", "echo early; cat "+fifo3+"; seq 100000 | tail -n 3; (exit 9)", "early\r\n")
 	dies := first.session("21")
-	ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	_, err = dies.Run(ctx, Command{ID: "dies", Text: "cat " + fifo3 + "; exit 4"})
-	require.NoError(t, err)
+	leave(t, dies, "dies", "cat "+fifo3+"; exit 4", "")
 	goes := first.session("22")
-	ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	_, err = goes.Run(ctx, Command{ID: "goes", Text: "echo a; cat; (exit 2)"})
-	require.NoError(t, err)
+	leave(t, goes, "goes", "echo a; cat; (exit 2)", "a\r\n")
 	gone := first.session("23")
 	run(t, gone, "echo x")
 	goneSocket := gone.Socket()
@@ -134,6 +124,26 @@ func TestARestartLosesNothing(t *testing.T) {
 	require.NoDirExists(t, filepath.Join(dir, "23"))
 	again := second.session("23")
 	require.NotEqual(t, gone.Generation(), again.Generation())
+}
+
+// leave starts a command and stops waiting for it once it printed what is expected.
+func leave(t testing.TB, s *Session, id, text, printed string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(within(t))
+	var got string
+	go func() {
+		if s.until(ctx, func() bool { return s.phase == phaseRunning }) == nil && printed == "" {
+			cancel()
+		}
+	}()
+	o, err := s.Run(ctx, Command{ID: id, Text: text, OnOutput: func(p Output) {
+		if got += string(p.Data); printed != "" && got == printed {
+			cancel()
+		}
+	}})
+	require.ErrorIs(t, err, context.Canceled)
+	require.False(t, o.Finished)
+	require.Equal(t, id, o.Command)
 }
 
 func unblock(fifo string) error {
@@ -275,10 +285,11 @@ func TestLimitsOnSessions(t *testing.T) {
 		}
 	}
 	require.Equal(t, 6, refused, "both askers of three users got the same session, those of the others none")
-	s := r.Sessions()[0]
+	all := r.Sessions()
+	s := all[0]
 	_, err := r.SessionNumber(within(t), s.User(), 2)
 	require.Equal(t, fault.RateLimited, fault.CodeOf(err), "the host is full")
-	require.NoError(t, r.Sessions()[1].Close(within(t)))
+	require.NoError(t, all[1].Close(within(t)))
 	s2, err := r.SessionNumber(within(t), s.User(), 2)
 	require.NoError(t, err)
 	require.NotEqual(t, s.Generation(), s2.Generation())

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	queryWait = 3 * time.Second
+	queryWait = 10 * time.Second // a shell with thousands of aliases on a busy machine
 	// What the shell's start file gives at most, in characters.
 	maxAnswer = 100_000
 )
@@ -96,11 +96,7 @@ func (s *Session) Snapshot(ctx context.Context) (Snapshot, error) {
 		}
 		return ""
 	}
-	for entry := range strings.SplitSeq(part(0), "\x1c") {
-		if name, value, ok := strings.Cut(entry, "\x1d"); ok {
-			snap.Aliases[name] = value
-		}
-	}
+	parseAliases(part(0), snap.Aliases)
 	for line := range strings.Lines(part(1)) { // "declare -f name", "declare -fx name"
 		f := strings.Fields(line)
 		if len(f) == 3 && !strings.HasPrefix(f[2], "__butler_") {
@@ -141,6 +137,42 @@ func (s *Session) Snapshot(ctx context.Context) (Snapshot, error) {
 	}
 	snap.Digest = hex.EncodeToString(h.Sum(nil))
 	return snap, nil
+}
+
+// parseAliases reads the output of alias -p: alias name='text', where the text may have several lines.
+func parseAliases(text string, into map[string]string) {
+	for {
+		rest, ok := strings.CutPrefix(text, "alias ")
+		if !ok {
+			return
+		}
+		name, rest, ok := strings.Cut(strings.TrimPrefix(rest, "-- "), "=")
+		if !ok {
+			return
+		}
+		end, quoted := len(rest), false
+		for i := 0; i < len(rest); i++ {
+			switch c := rest[i]; {
+			case c == '\'':
+				quoted = !quoted
+			case c == '\\' && !quoted:
+				i++
+			case c == '\n' && !quoted:
+				end = i
+			}
+			if end < len(rest) {
+				break
+			}
+		}
+		if quoted && end == len(rest) {
+			return // cut off
+		}
+		into[name], _ = unquote(rest[:end])
+		if end == len(rest) {
+			return
+		}
+		text = rest[end+1:]
+	}
 }
 
 // Jobs lists the shell's background and stopped jobs. Only at the prompt, as Resolve.

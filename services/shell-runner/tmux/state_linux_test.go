@@ -186,7 +186,7 @@ func TestWhatAWordMeans(t *testing.T) {
 		same = next
 	}
 	for range 2 {
-		run(t, s, `for i in {1..3000}; do alias a$i="$(printf '%060d' $i)"; done`)
+		run(t, s, `for i in {1..3000}; do printf -v v '%060d' $i; alias a$i=$v; done`)
 		next, err := s.Snapshot(within(t))
 		require.NoError(t, err)
 		require.True(t, next.Truncated)
