@@ -2,6 +2,7 @@ package brain
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"time"
@@ -297,6 +298,30 @@ func (t *talk) withdraw(ctx context.Context, by *butlerv1.Actor, reason string) 
 		}
 	}
 	return withdrawn
+}
+
+// withdrawAll ends the requests of a turn that was given up without its program. Best effort, as withdraw.
+func (s *Service) withdrawAll(ctx context.Context, unit string) {
+	if s.approval == nil {
+		return
+	}
+	records, err := s.turns.Load(ctx, unit, 0)
+	if err != nil {
+		s.log.WarnContext(ctx, "requests of a turn that was given up are not withdrawn; they expire", "turn", unit, "error", err)
+		return
+	}
+	for _, e := range journal.Fold(records).Outcomes {
+		var out reached
+		var a butlerv1.Approval
+		if json.Unmarshal(e.Value, &out) != nil || chat.Decode(out.Value, &a) != nil || a.GetStatus() != approval.Pending {
+			continue
+		}
+		// One that was decided meanwhile stays as it is.
+		_, err := s.approval.WithdrawApproval(ctx, &butlerv1.WithdrawApprovalRequest{Id: a.GetId(), Reason: "the message that led to it was given up"})
+		if err != nil {
+			s.log.WarnContext(ctx, "a request could not be withdrawn; it expires", "approval", a.GetId(), "error", err)
+		}
+	}
 }
 
 // interrupt stops what a stopped turn has running, and gives sentences about it for the person.

@@ -630,3 +630,26 @@ func (s *slowApproval) RequestApproval(ctx context.Context, req *butlerv1.Reques
 	}
 	return res, err
 }
+
+func TestATurnThatIsGivenUpWithdrawsWhatWaits(t *testing.T) {
+	t.Parallel()
+	a := newActing(newRig(t))
+	p := probe{do: func(context.Context) (string, error) { panic("poison") }}
+	a.begin("one", withTools(p.tool("probe", journal.Idempotent)))
+	args := `{"command":"rm a","reasoning":"r"}`
+	a.model.Next(modeltest.Calls(modeltest.Call{ID: "a", Name: runCommand, Arguments: args}))
+	a.model.Default(modeltest.Tool("probe", `{}`))
+	turn := a.ask("go")
+	a.app.pending(1)
+	a.suspended(turn)
+	waiter := a.app.pending(1)[0].Waiter
+	a.app.mu.Lock()
+	id := a.app.order[0]
+	value, err := chat.Encode(&butlerv1.Approval{Id: id, Status: approval.Denied})
+	a.app.mu.Unlock()
+	require.NoError(t, err)
+	a.signal(waiter, string(value)) // and approval itself knows nothing of it
+	out := a.outcome(turn)
+	require.Equal(t, chat.Failed, out.Status)
+	require.Eventually(t, func() bool { _, n, _ := a.app.counts(); return n == 1 }, 10*time.Second, 5*time.Millisecond)
+}

@@ -384,5 +384,6 @@ func (s *Service) bareEnd(run *journal.Run, status string, reason model.Reason) 
 // park keeps a note of a turn that was given up where an operator looks for such things; the turn itself stays in CHAT.
 func (s *Service) park(ctx context.Context, unit, reason string) error {
 	ev := bus.NewEvent("butler.turn.parked", s.bus.Source(), "butler.turn."+unit, json.RawMessage(fmt.Sprintf(`{"turn":%q}`, unit)))
+	s.withdrawAll(ctx, unit)
 	return s.bus.Park(ctx, ev, reason)
 }
