@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what `make test` needs and this machine lacks, by the system's package manager (apt-get or brew): a C compiler
-# (for the race detector, on Linux), PostgreSQL's server programs, Node 20 or newer, and a Chromium. It says what it
-# does, and does nothing where all is there. BUTLER_TEST_DEPS=check only says what is missing.
+# (for the race detector, on Linux), PostgreSQL's server programs, Node 20 or newer, a Chromium, and on Linux tmux with
+# the programs that the shell tests run in it (vim, less, top). It says what it does, and does nothing where all is
+# there. BUTLER_TEST_DEPS=check only says what is missing.
 #
 # Where things are is left in .cache/test-env, which tools/test.sh reads.
 set -euo pipefail
@@ -75,6 +76,11 @@ if [ "$os" = Linux ] && ! command -v "${CC:-gcc}" >/dev/null; then missing+=(gcc
 if [ -z "$(postgres_dir)" ]; then missing+=(postgresql); fi
 if [ -z "$(node_dir)" ]; then missing+=(node); fi
 if [ -z "$(browser)" ]; then missing+=(chromium); fi
+if [ "$os" = Linux ]; then
+	for program in tmux vim less top; do
+		if ! command -v "$program" >/dev/null; then missing+=("$program"); fi
+	done
+fi
 
 install_apt() {
 	local packages=() p
@@ -87,6 +93,8 @@ install_apt() {
 			;;
 		node) packages+=(nodejs) && { command -v npm >/dev/null || packages+=(npm); } ;;
 		chromium) packages+=(chromium) ;;
+		tmux | vim | less) packages+=("$p") ;;
+		top) packages+=(procps) ;;
 		esac
 	done
 	say "apt-get install ${packages[*]}"

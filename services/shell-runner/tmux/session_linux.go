@@ -514,7 +514,8 @@ func (m *marks) mark(kind byte, fields string) {
 	case markMore:
 		s.setPhase(phaseMore)
 	case markPrompt:
-		s.background = s.phase == phasePrompt
+		// With a question open, readline is about to draw its prompt once more.
+		s.background = s.phase == phasePrompt && len(s.replies) == 0
 	case markFinished:
 		status, dir, _ := strings.Cut(fields, ";")
 		if d, ok := unquote(dir); ok && len(d) <= 4096 {
