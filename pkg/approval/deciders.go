@@ -71,9 +71,6 @@ func Agreed(a *butlerv1.Approval) int {
 	return len(said)
 }
 
-// Closed says whether a status is one that no decision changes any more.
-func Closed(status string) bool { return status != Pending }
-
 func human(person *butlerv1.Actor) bool {
 	return person.GetId() > 0 && (person.GetRole() == "ADMIN" || person.GetRole() == "MEMBER")
 }
