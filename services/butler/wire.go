@@ -145,6 +145,7 @@ func brainSettings(s config.Settings) (brain.Settings, error) {
 	return brain.Settings{
 		MaxSteps: s.Turn.MaxSteps, TurnTimeout: s.Turn.Timeout, ContextWindow: s.Model.ContextWindow,
 		Concurrency: s.Turn.MaxConcurrent, SystemPrompt: prompt, ModelTries: s.Model.Retries + 1,
+		CommandTimeout: s.Shell.CommandTimeout,
 	}, err
 }
 
