@@ -42,7 +42,8 @@ With a question, or with standard input that is not a terminal, one question is 
 whole at its end. The command fails when there is no whole answer.
 
 With --json each line of the output is one JSON object: {"type": "accepted"}, {"type": "text"} for each piece
-({"type": "restart"} makes the pieces before it void), and {"type": "answer"} with the final message.`,
+({"type": "restart"} makes the pieces before it void), {"type": "approval"} and {"type": "output"} for commands that wait
+for somebody and what they print, and {"type": "answer"} with the final message.`,
 		Example: `  butler chat
   butler chat "What is the time in Tokyo?"
   git diff | butler chat "Write a commit message for this:" -
@@ -370,7 +371,7 @@ func notWhole(answer client.Answer) string {
 
 // chatLine is one line of `butler chat --json`.
 type chatLine struct {
-	Type           string          `json:"type"` // accepted, text, restart or answer
+	Type           string          `json:"type"` // accepted, text, restart, approval, output or answer
 	Status         string          `json:"status,omitempty"`
 	Reason         string          `json:"reason,omitempty"`
 	ID             uint64          `json:"id,omitempty"`
@@ -378,6 +379,8 @@ type chatLine struct {
 	LocalID        string          `json:"local_id,omitempty"`
 	Text           string          `json:"text,omitempty"`
 	Usage          json.RawMessage `json:"usage,omitempty"`
+	ActionID       string          `json:"action_id,omitempty"` // approval, output
+	Code           string          `json:"code,omitempty"`      // approval
 }
 
 // printer shows an answer while it comes in.
@@ -388,8 +391,9 @@ type printer struct {
 	localID      string
 	live         bool // pieces are shown as they come
 
-	shown strings.Builder // of the answer, as it came
-	begun bool            // something stands in the current line
+	shown  strings.Builder // of the answer, as it came
+	begun  bool            // something stands in the current line
+	waited bool            // for an approval: what comes after it goes on, and does not begin again
 }
 
 // Accepted notes that the message is in the log.
@@ -405,13 +409,43 @@ func (p *printer) Text(piece string, restarted bool) {
 		p.line(chatLine{Type: "restart"})
 		if p.live && p.shown.Len() > 0 {
 			p.breakLine()
-			p.talk.notice("beginning again")
+			if !p.waited {
+				p.talk.notice("beginning again")
+			}
 		}
 		p.shown.Reset()
 	}
 	p.line(chatLine{Type: "text", Text: piece})
 	if p.live && !p.talk.app.json {
 		p.shown.WriteString(piece)
+		p.print(piece)
+	}
+}
+
+// Approval shows that the answer waits for somebody, and what they said.
+func (p *printer) Approval(a client.Approval) {
+	if p.talk.app.json {
+		p.line(chatLine{Type: "approval", ActionID: a.ID, Code: a.Code, Status: a.Status, Text: a.Command})
+		return
+	}
+	p.breakLine()
+	switch {
+	case a.Pending() && !p.waited:
+		p.waited = true
+		p.talk.notice("waiting for approval %s: %s; decide with `butler approvals approve %s` or `deny %s`", a.Code, commandLine(a), a.Code, a.Code)
+	case !a.Pending() && a.Status != "EXECUTED":
+		p.talk.notice("approval %s: %s", a.Code, approvalWords(a))
+		p.waited = true
+	}
+}
+
+// Output shows what a command prints.
+func (p *printer) Output(id, piece string) {
+	if p.talk.app.json {
+		p.line(chatLine{Type: "output", ActionID: id, Text: piece})
+		return
+	}
+	if p.live {
 		p.print(piece)
 	}
 }
@@ -514,4 +548,7 @@ func message(line string) (text string, command bool) {
 	return line, strings.HasPrefix(line, "/")
 }
 
-var _ client.Progress = (*printer)(nil)
+var (
+	_ client.Progress         = (*printer)(nil)
+	_ client.ApprovalProgress = (*printer)(nil)
+)

@@ -31,6 +31,15 @@ type Progress interface {
 	Text(piece string, restarted bool)
 }
 
+// ApprovalProgress is what a Progress may be told beside: of requests for approval that the answer waits for, and of the
+// output of commands.
+type ApprovalProgress interface {
+	// Approval is news of a request; it comes again with each change.
+	Approval(a Approval)
+	// Output is the next piece of a command's output.
+	Output(id, piece string)
+}
+
 // Answer is Butler's final message.
 type Answer struct {
 	Frame
@@ -145,8 +154,19 @@ func (t *turn) frame(f *Frame) (answer Answer, done bool, err error) {
 			return Answer{*f}, true, nil
 		}
 		t.accept(f.ConversationID)
+	case frameAuthRequest, frameAuthStatus:
+		t.accept(f.ConversationID)
+		if p, ok := t.progress.(ApprovalProgress); ok {
+			p.Approval(*f.Approval)
+		}
 	case frameStream:
 		t.accept(f.ConversationID)
+		if isOutput(f.StreamID) {
+			if p, ok := t.progress.(ApprovalProgress); ok {
+				p.Output(f.StreamID, f.Text)
+			}
+			break
+		}
 		restarted := t.stream != "" && (t.void || f.StreamID != t.stream)
 		t.stream, t.void = f.StreamID, false
 		t.progress.Text(f.Text, restarted)

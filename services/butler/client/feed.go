@@ -43,6 +43,9 @@ type Frame struct {
 	Seq            uint64          `json:"seq"`
 	Timestamp      time.Time       `json:"timestamp"`
 	Usage          json.RawMessage `json:"usage"`
+
+	Approval *Approval       `json:"-"` // of AUTH_REQUEST and AUTH_STATUS_UPDATE
+	Raw      json.RawMessage `json:"-"` // its JSON
 }
 
 const (
@@ -61,6 +64,11 @@ type FeedOptions struct {
 	// must not block.
 	Lost func(error)
 	Back func()
+	// Ended is called once when the server refuses the connection for good.
+	Ended func(error)
+	// Approval is called for each news of a request for approval that concerns the person, from a goroutine of the feed,
+	// which waits for it.
+	Approval func(a Approval, raw json.RawMessage)
 	// GiveUp is how long a question waits for a lost connection. Default two minutes.
 	GiveUp time.Duration
 	// RetryWait is the wait before the first attempt to connect again; it doubles up to five seconds. Default 200 ms.
@@ -195,6 +203,9 @@ func (f *Feed) again(ctx context.Context) *websocket.Conn {
 			f.permanent = err
 			f.mu.Unlock()
 			f.tell(event{err: err})
+			if f.o.Ended != nil {
+				f.o.Ended(err)
+			}
 			return nil
 		}
 		timer := time.NewTimer(max(wait, min(fault.RetryAfter(err), 30*time.Second)))
@@ -219,16 +230,19 @@ func (f *Feed) read(ctx context.Context, conn *websocket.Conn) error {
 		if err != nil {
 			return err
 		}
-		var frame Frame
-		if json.Unmarshal(data, &frame) != nil {
+		frame, err := decodeFrame(data)
+		if err != nil {
 			continue // a type that this version does not know may hold anything
+		}
+		if frame.Approval != nil && f.o.Approval != nil {
+			f.o.Approval(*frame.Approval, frame.Raw)
 		}
 		f.mu.Lock()
 		if frame.Seq > 0 {
 			f.seq = frame.Seq
 		}
 		f.mu.Unlock()
-		f.tell(event{frame: &frame})
+		f.tell(event{frame: frame})
 	}
 }
 
