@@ -21,13 +21,17 @@ func (s Settings) Describe() []Value {
 	entries := table("", "")
 	out := make([]Value, len(entries))
 	for i, e := range entries {
-		origin, ok := s.origins[e.Key]
-		if !ok {
-			origin = Origin{Source: FromDefault}
-		}
-		out[i] = Value{Setting: e.Setting, Value: e.show(&s), Origin: origin}
+		out[i] = Value{Setting: e.Setting, Value: e.show(&s), Origin: s.Origin(e.Key)}
 	}
 	return out
+}
+
+// Origin says where the value of a setting, named by its key in the file, came from.
+func (s Settings) Origin(key string) Origin {
+	if o, ok := s.origins[key]; ok {
+		return o
+	}
+	return Origin{Source: FromDefault}
 }
 
 // String names the settings that are not at their default; secrets are masked.

@@ -266,7 +266,7 @@ func table(home, dataDir string) []entry {
 			"Shell sessions of one person on one host."),
 		bind("session.max_total", "MAX_TOTAL_SESSIONS", "100", number(1, 10_000),
 			func(s *Settings) *int { return &s.Shell.MaxTotal },
-			"Shell sessions on one host.", reloadable),
+			"Shell sessions on one host."),
 		bind("guardrail.enabled", "BUTLER_GUARDRAIL_ENABLED", "true", boolean(),
 			func(s *Settings) *bool { return &s.Shell.GuardEnabled },
 			"The command guard. It can be turned off in single-user mode only; `butler doctor` warns then.", reloadable),

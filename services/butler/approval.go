@@ -10,8 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -20,7 +18,6 @@ import (
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/config"
 	"github.com/butlerhub/butler/pkg/fault"
-	"github.com/butlerhub/butler/pkg/rpc"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 	approvalservice "github.com/butlerhub/butler/services/approval"
 )
@@ -47,7 +44,7 @@ func (a *app) approvalCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			shells, err := p.dialShells(nil)
+			shells, err := p.dialShells(nil, false)
 			if err != nil {
 				return err
 			}
@@ -55,7 +52,7 @@ func (a *app) approvalCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			svc, err := p.startApproval(b, peopleConn, shells)
+			svc, err := p.startApproval(b, peopleConn, shells.Hosts)
 			if err != nil {
 				return err
 			}
@@ -175,38 +172,4 @@ func makeApprovalKey(file string) ([]byte, error) {
 		return nil, err
 	}
 	return os.ReadFile(file)
-}
-
-// dialShells gives clients of the shell-runners of the settings, by host; local, when set, is the one in this process.
-func (p *process) dialShells(local *rpc.Local) (map[string]butlerv1.ShellServiceClient, error) {
-	out := map[string]butlerv1.ShellServiceClient{}
-	for _, pair := range p.settings.RPC.ShellTargets {
-		host, target, _ := strings.Cut(pair, "=")
-		conn, err := p.dial("shell-runner on "+host, target, localOf(local, host, p.settings))
-		if err != nil {
-			return nil, err
-		}
-		out[host] = butlerv1.NewShellServiceClient(conn)
-	}
-	return out, nil
-}
-
-// localOf gives the listener in this process when host is this one.
-func localOf(local *rpc.Local, host string, s config.Settings) *rpc.Local {
-	if host == s.Shell.Host {
-		return local
-	}
-	return nil
-}
-
-// shellHosts gives the hosts of the settings in their order; the first is used when nobody says which.
-func shellHosts(s config.Settings) []string {
-	var out []string
-	for _, pair := range s.RPC.ShellTargets {
-		host, _, _ := strings.Cut(pair, "=")
-		if !slices.Contains(out, host) {
-			out = append(out, host)
-		}
-	}
-	return out
 }

@@ -26,8 +26,15 @@ type thinker struct {
 	p       *process
 	bus     *bus.Bus
 	agents  butlerv1.RegistryServiceClient
+	acting  acting
 	anew    chan struct{} // holds one token when the settings changed
 	current atomic.Pointer[brain.Service]
+}
+
+// acting is what butler-brain needs to have commands run: who decides, and where they run.
+type acting struct {
+	approval butlerv1.ApprovalServiceClient
+	shells   brain.Shells
 }
 
 // generation is one butler-brain and what belongs to it alone.
@@ -38,8 +45,8 @@ type generation struct {
 }
 
 // startBrain puts butler-brain together and starts it.
-func (p *process) startBrain(b *bus.Bus, agents butlerv1.RegistryServiceClient) (*thinker, error) {
-	t := &thinker{p: p, bus: b, agents: agents, anew: make(chan struct{}, 1)}
+func (p *process) startBrain(b *bus.Bus, agents butlerv1.RegistryServiceClient, do acting) (*thinker, error) {
+	t := &thinker{p: p, bus: b, agents: agents, acting: do, anew: make(chan struct{}, 1)}
 	first, err := t.build(p.settings, p.replica)
 	if err != nil {
 		return nil, err
@@ -72,7 +79,8 @@ func (t *thinker) build(s config.Settings, replica string) (*generation, error) 
 		return nil, err
 	}
 	g.service, err = brain.New(brain.Deps{
-		Bus: t.bus, Model: g.model, Agents: t.agents, Settings: limits, Replica: replica, Log: t.p.log, Metrics: g.metrics,
+		Bus: t.bus, Model: g.model, Agents: t.agents, Approval: t.acting.approval, Shells: t.acting.shells, Settings: limits,
+		Replica: replica, Log: t.p.log, Metrics: g.metrics,
 	})
 	if err != nil {
 		g.close()

@@ -122,7 +122,8 @@ func (a *app) brainCommand() *cobra.Command {
 	return a.serviceCommand("brain", "Run butler-brain: sessions, turns, model and tools",
 		"Runs butler-brain alone. Any number of replicas share the conversations.",
 		`  BUTLER_NATS_URL=nats://nats:4222 INTERNAL_SERVICE_TOKEN=… BUTLER_BRAIN_ADDR=0.0.0.0:8092 \
-    BUTLER_REGISTRY_TARGET=registry:8093 BUTLER_BASE_URL=https://… BUTLER_MODEL=… butler brain`,
+    BUTLER_REGISTRY_TARGET=registry:8093 BUTLER_APPROVAL_TARGET=approval:8094 BUTLER_SHELL_TARGETS=web1=web1:8096 \
+    BUTLER_BASE_URL=https://… BUTLER_MODEL=… butler brain`,
 		func(ctx context.Context, p *process) error {
 			s := p.settings
 			if err := p.serveOps(); err != nil {
@@ -140,11 +141,20 @@ func (a *app) brainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			approvalConn, err := p.dial("approval", s.RPC.ApprovalTarget, nil)
+			if err != nil {
+				return err
+			}
+			shells, err := p.dialShells(nil, false)
+			if err != nil {
+				return err
+			}
 			b, err := p.connectBus(ctx, "brain", nil)
 			if err != nil {
 				return err
 			}
-			svc, err := p.startBrain(b, butlerv1.NewRegistryServiceClient(registryConn))
+			svc, err := p.startBrain(b, butlerv1.NewRegistryServiceClient(registryConn),
+				acting{butlerv1.NewApprovalServiceClient(approvalConn), shells})
 			if err != nil {
 				return err
 			}

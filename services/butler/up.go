@@ -28,8 +28,11 @@ func (a *app) upCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "up",
 		Short: "Run everything in one process on this machine",
-		Long: `Runs the gateway, butler-brain, approval and agent-registry in one process, with a NATS server and SQLite inside, and
-says where to go and how to sign in. Everything is kept in the data folder (BUTLER_DATA_DIR).
+		Long: `Runs the gateway, butler-brain, approval, shell-runner and agent-registry in one process, with a NATS server and SQLite
+inside, and says where to go and how to sign in. Everything is kept in the data folder (BUTLER_DATA_DIR).
+
+Shells need Linux, tmux and bash: elsewhere it runs without them and says so. Unless BUTLER_ALLOWED_USERS says
+otherwise, only the first administrator may use them; they outlive this process.
 
 With BUTLER_NATS_URL or BUTLER_DATABASE_URL it uses that NATS or PostgreSQL instead of its own. Without a model
 (BUTLER_BASE_URL, BUTLER_MODEL) the built-in demo model answers.
@@ -92,6 +95,10 @@ func (a *app) up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	shellBus, err := p.connectBus(ctx, "shell", server)
+	if err != nil {
+		return err
+	}
 	gatewayBus, err := p.connectBus(ctx, "gateway", server)
 	if err != nil {
 		return err
@@ -126,12 +133,27 @@ func (a *app) up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	approvals, err := p.startApproval(approvalBus, peopleConn, nil)
+	approvalClient := butlerv1.NewApprovalServiceClient(approvalConn)
+	runner, shellLocal, err := p.shellWherePossible(shellBus, db, approvalClient)
+	if err != nil {
+		return err
+	}
+	shells, err := p.dialShells(shellLocal, true)
+	if err != nil {
+		return err
+	}
+	approvals, err := p.startApproval(approvalBus, peopleConn, shells.Hosts)
 	if err != nil {
 		return err
 	}
 	if err := p.serveLocal("approval-rpc", approvals, approvalLocal); err != nil {
 		return err
+	}
+	if runner != nil {
+		p.startShell(runner)
+		if err := p.serveLocal("shell-rpc", runner, shellLocal); err != nil {
+			return err
+		}
 	}
 	registry, err := p.startRegistry(ctx, registryBus, db)
 	if err != nil {
@@ -140,7 +162,7 @@ func (a *app) up(ctx context.Context) error {
 	if err := p.serveLocal("registry-rpc", registry, registryLocal); err != nil {
 		return err
 	}
-	brain, err := p.startBrain(brainBus, butlerv1.NewRegistryServiceClient(registryConn))
+	brain, err := p.startBrain(brainBus, butlerv1.NewRegistryServiceClient(registryConn), acting{approvalClient, shells})
 	if err != nil {
 		return err
 	}
