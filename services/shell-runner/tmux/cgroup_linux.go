@@ -20,7 +20,7 @@ func checkCgroup(dir string) (missing []string, err error) {
 		return nil, errors.New("it is no control group of version 2")
 	}
 	probe := filepath.Join(dir, fmt.Sprintf("butler-probe-%d", os.Getpid()))
-	if err := os.Mkdir(probe, 0o755); err != nil {
+	if err := os.Mkdir(probe, 0o750); err != nil {
 		return nil, err
 	}
 	defer func() { _ = os.Remove(probe) }()
@@ -36,7 +36,7 @@ func checkCgroup(dir string) (missing []string, err error) {
 // makeCgroup makes a session's group, with its limits; the result is open, to start the server in.
 func makeCgroup(parent, name string, l Limits) (path string, dir *os.File, err error) {
 	path = filepath.Join(parent, name)
-	if err := os.Mkdir(path, 0o755); err != nil && !os.IsExist(err) {
+	if err := os.Mkdir(path, 0o750); err != nil && !os.IsExist(err) {
 		return "", nil, err
 	}
 	if l.Processes > 0 {

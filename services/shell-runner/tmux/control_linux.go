@@ -132,7 +132,12 @@ func (c *control) next() *reply {
 // do sends commands, one a line, and waits for all answers; it gives the last one. On a timeout it is not known whether
 // they were carried out.
 func (c *control) do(ctx context.Context, lines ...string) (string, error) {
-	replies := make([]*reply, len(lines))
+	return c.exchange(ctx, len(lines), lines...)
+}
+
+// exchange is do for lines that have more answers than there are lines: tmux answers each command that if-shell runs.
+func (c *control) exchange(ctx context.Context, answers int, lines ...string) (string, error) {
+	replies := make([]*reply, answers)
 	for i := range replies {
 		replies[i] = &reply{done: make(chan struct{})}
 	}

@@ -31,7 +31,7 @@ func (e *SessionNotFoundError) Error() string { return e.cause.Error() }
 func (e *SessionNotFoundError) Unwrap() error { return e.cause }
 
 // TmuxTimeoutError says that tmux did not answer in time. Whether what was asked happened is unknown.
-type TmuxTimeoutError struct {
+type TmuxTimeoutError struct { //nolint:revive // the published name
 	Session string
 	After   time.Duration
 	cause   *fault.Error
@@ -46,7 +46,7 @@ func (e *TmuxTimeoutError) Error() string { return e.cause.Error() }
 func (e *TmuxTimeoutError) Unwrap() error { return e.cause }
 
 // TmuxCommandError says that tmux refused a command.
-type TmuxCommandError struct {
+type TmuxCommandError struct { //nolint:revive // the published name
 	Session string
 	Reason  string // what tmux said, bounded
 	cause   *fault.Error

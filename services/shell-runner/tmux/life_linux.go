@@ -434,14 +434,11 @@ func (s *Session) Close(ctx context.Context) error {
 	if already {
 		return nil
 	}
-	_, err := s.tmux(ctx, "kill-server")
+	_, _ = s.tmux(ctx, "kill-server") // the kind way; kill does not depend on it
 	s.kill(rec)
 	_ = os.RemoveAll(s.dir)
 	s.host.bury(s)
-	if _, gone := errors.AsType[*SessionNotFoundError](err); gone {
-		err = nil
-	}
-	return err
+	return nil
 }
 
 // stop ends the goroutines and closes what is open; the shell lives on.
@@ -502,7 +499,9 @@ func (s *Session) kill(rec record) {
 	}
 	if s.account != nil && s.account.Exclusive && s.host.alone(s) {
 		// kill(-1) by that user reaches all of its processes at once, also while they multiply.
-		cmd := exec.Command("/bin/sh", "-c", "kill -9 -1")
+		ctx, cancel := context.WithTimeout(context.Background(), s.host.cfg.ReplyTimeout)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "kill -9 -1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.credential(), Setsid: true}
 		cmd.Env = []string{"PATH=/bin"}
 		_ = cmd.Run()

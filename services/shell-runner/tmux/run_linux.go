@@ -108,14 +108,11 @@ func (s *Session) settlePrompt(ctx context.Context) error {
 		return s.busy()
 	}
 	s.mu.Lock()
-	pid, known := s.shellPID, s.shellCmd
+	pid := s.shellPID
 	s.mu.Unlock()
 	l, err := lookAt(pid)
 	if err != nil {
 		return nil // the marks have to do
-	}
-	if commandLine(pid) != known {
-		return integrationLost(s.name)
 	}
 	if !l.shellForeground || l.canonical {
 		return s.busy()
@@ -164,33 +161,59 @@ func (s *Session) tidy(ctx context.Context) error {
 
 // send types the text. The command exists (is not nil) from the moment at which it may have been sent.
 func (s *Session) send(ctx context.Context, id, text string, hidden bool) (*running, error) {
-	facts, err := s.facts(ctx)
-	switch {
-	case err != nil:
+	c, refused, err := s.sendOnce(ctx, id, text, hidden)
+	if !refused {
+		return c, err
+	}
+	// Nothing was typed: the pane is not as it should be.
+	if err := s.repair(ctx); err != nil {
 		return nil, err
-	case facts.generation != s.Generation() || facts.dead:
-		return nil, sessionNotFound(s.name, errors.New("the terminal has another shell"))
-	case facts.inMode:
+	}
+	c, refused, err = s.sendOnce(ctx, id, text, hidden)
+	if refused {
+		return nil, tmuxCommand(s.name, "the pane cannot be typed into")
+	}
+	return c, err
+}
+
+// repair brings the pane back to where a command can be typed.
+func (s *Session) repair(ctx context.Context) error {
+	facts, err := s.facts(ctx)
+	if err != nil {
+		return err
+	}
+	if facts.generation != s.Generation() || facts.dead {
+		return sessionNotFound(s.name, errors.New("the terminal has another shell"))
+	}
+	if facts.inMode { // copy mode would take the keys
 		if _, err := s.do(ctx, "send-keys -t "+pane+" -X cancel"); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if !facts.piped { // somebody ended the program that writes the output
-		if _, err := s.do(ctx, s.pipeCommand()); err != nil {
-			return nil, err
-		}
+		_, err = s.do(ctx, s.pipeCommand())
 	}
-	lines := typeLines(pane, pasteBytes(text))
+	return err
+}
+
+const refusal = "refused"
+
+// sendOnce types the text if the pane is that of our shell, with its output written and no mode; tmux itself decides, so
+// that it costs no round trip. refused says that nothing was typed.
+func (s *Session) sendOnce(ctx context.Context, id, text string, hidden bool) (c *running, refused bool, err error) {
 	s.mu.Lock()
 	if s.lost != nil {
 		defer s.mu.Unlock()
-		return nil, s.lost
+		return nil, false, s.lost
 	}
-	if s.phase != phasePrompt { // a background job of the shell, or a key that came late
+	if s.phase != phasePrompt { // a key that came late
 		s.mu.Unlock()
-		return nil, s.busy()
+		return nil, false, s.busy()
 	}
-	c := &running{id: id, sent: time.Now(), from: s.rec.Generation, hidden: hidden, attached: true,
+	lines := typeLines(pane, pasteBytes(text))
+	lines[1] = "if-shell -F -t " + pane + " '#{&&:#{==:#{@butler_generation}," + s.rec.Generation +
+		"},#{==:#{pane_pipe}#{pane_in_mode}#{pane_dead},100}}' '" + lines[1] + "' 'display-message -p " + refusal + "'"
+	c = &running{id: id, sent: time.Now(), from: s.rec.Generation, hidden: hidden, attached: true,
 		out: backlog{limit: s.host.cfg.MaxBacklog, keep: s.host.cfg.KeepTail}}
 	s.cur = c
 	s.open = append(s.open, c)
@@ -201,11 +224,21 @@ func (s *Session) send(ctx context.Context, id, text string, hidden bool) (*runn
 	ctl := s.ctl
 	s.mu.Unlock()
 	s.poke()
-	// From here on the caller's ctx ends only the waiting: half a command must not stay on the line.
-	if _, err := ctl.do(context.WithoutCancel(ctx), lines...); err != nil {
-		return c, err
+	// From here on the caller's ctx ends only the waiting: half a command must not stay on the line. Either branch is one
+	// command more, and has an answer of its own.
+	answer, err := ctl.exchange(context.WithoutCancel(ctx), 3, lines...)
+	if err == nil && answer == refusal {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.cur == c {
+			s.cur = nil
+			s.setPhase(phasePrompt)
+			s.ready = true
+		}
+		s.closeCommand(c)
+		return nil, true, nil
 	}
-	return c, nil
+	return c, false, err
 }
 
 // collect gives a command's output on until it ends or ctx does.
