@@ -194,10 +194,10 @@ func owner(alive []string, partition int) string {
 	return best
 }
 
-// startAll asks for those partitions of this replica that it does not ask for yet, several at a time: the deliveries of the
-// first must not hold up the last.
+// startAll asks for those partitions of this replica that it does not ask for yet. It looks all of them up before it asks
+// for the first: what a backlog's deliveries set off would hold up the rest for minutes.
 func (w *partitions) startAll(ctx context.Context, alive []string, active map[int]jetstream.ConsumeContext, broken chan<- int) {
-	var started [Partitions]jetstream.ConsumeContext
+	var found [Partitions]jetstream.Consumer
 	var group errgroup.Group
 	group.SetLimit(Partitions / 2)
 	for p := range Partitions {
@@ -205,30 +205,33 @@ func (w *partitions) startAll(ctx context.Context, alive []string, active map[in
 			continue
 		}
 		group.Go(func() error {
-			cc, err := w.start(ctx, p, broken)
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			cons, err := w.bus.js.Consumer(ctx, ChatStream, PartitionConsumer(p))
 			if err != nil {
 				w.bus.log.Debug("partition not taken yet", "partition", p, "error", err)
 				return nil // it is tried again
 			}
-			started[p] = cc
+			found[p] = cons
 			return nil
 		})
 	}
 	_ = group.Wait() // none of them fails
-	for p, cc := range started {
-		if cc != nil {
-			active[p] = cc
+	for p, cons := range found {
+		if cons == nil {
+			continue
 		}
+		cc, err := w.start(p, cons, broken)
+		if err != nil {
+			w.bus.log.Debug("partition not taken yet", "partition", p, "error", err)
+			continue
+		}
+		active[p] = cc
 	}
 }
 
-func (w *partitions) start(ctx context.Context, p int, broken chan<- int) (jetstream.ConsumeContext, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	cons, err := w.bus.js.Consumer(ctx, ChatStream, PartitionConsumer(p))
-	if err != nil {
-		return nil, err
-	}
+// start asks for a partition, without waiting for an answer.
+func (w *partitions) start(p int, cons jetstream.Consumer, broken chan<- int) (jetstream.ConsumeContext, error) {
 	made := cons.CachedInfo().Created
 	return cons.Consume(func(m jetstream.Msg) { w.deliver(p, made, m) },
 		jetstream.PullPriorityGroup(partitionGroup), jetstream.PullMaxMessages(100),
@@ -347,14 +350,11 @@ func (w *partitions) recover(ctx context.Context) error {
 			continue
 		}
 		for _, filter := range partitionFilters(p) {
-			events, err := w.bus.Load(ctx, ChatStream, filter, info.AckFloor.Stream, 0)
+			events, err := w.loadDelivered(ctx, filter, info.AckFloor.Stream, info.Delivered.Stream)
 			if err != nil {
 				return err
 			}
 			for _, ev := range events {
-				if ev.Seq > info.Delivered.Stream {
-					break
-				}
 				d := &Delivery{Stored: ev, Partition: p, w: w}
 				w.mu.Lock()
 				w.held[ev.Seq] = d
@@ -364,4 +364,26 @@ func (w *partitions) recover(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// loadDelivered reads what matches filter after one sequence and up to another, and no more: a backlog may follow.
+func (w *partitions) loadDelivered(ctx context.Context, filter string, after, last uint64) ([]Stored, error) {
+	var out []Stored
+	for after < last {
+		page, err := w.bus.Load(ctx, ChatStream, filter, after, loadBatch)
+		if err != nil {
+			return nil, err
+		}
+		for _, ev := range page {
+			if ev.Seq > last {
+				return out, nil
+			}
+			out = append(out, ev)
+			after = ev.Seq
+		}
+		if len(page) < loadBatch {
+			break
+		}
+	}
+	return out, nil
 }

@@ -40,7 +40,13 @@ type sessions struct {
 	cache  map[chat.Session]*list.Element
 	recent *list.List // of *cached, newest first
 	wg     sync.WaitGroup
+
+	reads chan struct{} // places of those who read a session from the log
 }
+
+// concurrentReads is how many sessions are read from the log at the same time. After an outage thousands are woken at once;
+// the log answers few at a time as fast, and has room for others' requests.
+const concurrentReads = 8
 
 // cached is a session's history between its turns.
 type cached struct {
@@ -65,6 +71,7 @@ func newSessions(s *Service) *sessions {
 	return &sessions{
 		s: s, slots: newSlots(s.settings.Concurrency),
 		active: map[chat.Session]*session{}, cache: map[chat.Session]*list.Element{}, recent: list.New(),
+		reads: make(chan struct{}, concurrentReads),
 	}
 }
 
@@ -309,12 +316,26 @@ func (w *worker) note(d *bus.Delivery) {
 	}
 }
 
+// read brings h up to date with the log, when its turn comes.
+func (m *sessions) read(ctx context.Context, h *history) error {
+	select {
+	case m.reads <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-m.reads }()
+	return h.load(ctx, m.s.bus, m.s.settings.ContextWindow*keepText)
+}
+
 // step does the next thing there is to do. It returns 0 to be called again at once, a time after which to look again, or
 // -1 when there is nothing to do.
 func (w *worker) step(ctx context.Context) time.Duration {
 	s := w.m.s
 	if !w.fresh {
-		if err := w.h.load(ctx, s.bus, s.settings.ContextWindow*keepText); err != nil {
+		if err := w.m.read(ctx, w.h); err != nil {
+			if ctx.Err() != nil {
+				return lookAgain
+			}
 			s.log.Warn("a session cannot be read now", "session", w.ss.id.String(), "error", err)
 			return lookAgain
 		}

@@ -20,8 +20,14 @@ const (
 	projectBusy   = 150 * time.Millisecond
 )
 
-// project fills the read model from the log until ctx ends. While the database does not answer, the events wait.
+// project fills the read model from the log until ctx ends. While the database does not answer, the events wait. It begins
+// once clients can be served: they do not wait for a backlog.
 func (s *Service) project(ctx context.Context) error {
+	select {
+	case <-s.hub.started:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	return s.bus.Consume(ctx, bus.Consume{
 		Stream: bus.ChatStream, Durable: bus.ProjectorConsumer, Batch: projectBatch, Linger: projectLinger, BusyLinger: projectBusy,
 	}, func(ctx context.Context, events []bus.Stored) error {
