@@ -136,6 +136,8 @@ type routeOutcome struct {
 	Program string `json:"program,omitempty"`
 	Guarded bool   `json:"guarded,omitempty"` // input that needs a grant
 	Message string `json:"message,omitempty"`
+	// Secret says that a password was asked for: the message is not shown to the model.
+	Secret bool `json:"secret,omitempty"`
 }
 
 // route says how the message is meant, and what was seen of its effect if that was just now. A message of a conversation
@@ -182,7 +184,7 @@ func (t *talk) askRoute(ctx context.Context, text, attached string) (routeOutcom
 	case err == nil:
 		return routeOutcome{
 			Kind: res.GetKind(), Host: host, Command: res.GetEffect().GetCommand(), Program: res.GetEffect().GetProgram(),
-			Guarded: res.GetEffect() != nil,
+			Guarded: res.GetEffect() != nil, Secret: res.GetKind() == routeInput && res.GetShell().GetPassword(),
 		}, res, nil
 	case ctx.Err() != nil:
 		return routeOutcome{}, nil, err

@@ -235,6 +235,19 @@ func TestInputToAProgram(t *testing.T) {
 	require.Contains(t, out.Reply.Text, "output of input to vim")
 	require.NotContains(t, out.Reply.Text, "$ ")
 	require.Equal(t, ":!sh", a.shell.executes[0].Input)
+	require.Equal(t, "```console\noutput of input to vim\n```\n`/home/alice`", out.Reply.Text)
+
+	a.shell.mu.Lock()
+	a.shell.password = true
+	a.shell.mu.Unlock()
+	a.outcome(a.ask("hunter2"))
+	a.shell.mu.Lock()
+	a.shell.password = false
+	a.shell.mu.Unlock()
+	a.outcome(a.ask("what did I type?"))
+	for _, m := range a.model.Requests()[0].Messages {
+		require.NotContains(t, strings.ReplaceAll(m.Text, "did hunter2", ""), "hunter2", "a password is not shown to the model")
+	}
 }
 
 func TestAShellThatDoesNotAnswer(t *testing.T) {

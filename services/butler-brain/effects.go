@@ -123,6 +123,7 @@ func (t *talk) ask(ctx context.Context, w wish, round int) (a *butlerv1.Approval
 	// of its own. After a crash the same id gives what stands.
 	ask := step{key: stepKey(w.key, "ask", round), repeat: journal.Pure, calls: maxCalls}
 	fresh, err = t.reach(ctx, ask, a, func(ctx context.Context, try int) (proto.Message, error) {
+		defer t.deeds.seat(w.host)()
 		effect, risk := w.effect, w.risk
 		if effect == nil || try > 1 {
 			_, shell, ok := t.s.shells.pick(w.host)
@@ -209,6 +210,7 @@ func (t *talk) execute(ctx context.Context, w wish, round int, a *butlerv1.Appro
 		if !ok {
 			return nil, fault.New(fault.NotFound, "there is no shell-runner on a host named %q", w.host)
 		}
+		defer t.deeds.seat(w.host)()
 		ctx, cancel := context.WithTimeout(ctx, t.s.settings.CommandTimeout+executeGrace)
 		defer cancel()
 		waiter := t.waiter("")
@@ -407,6 +409,24 @@ type deeds struct {
 	mu    sync.Mutex
 	open  []openDeed // in the order in which they were begun
 	fresh []string   // steps that were done in this pass
+	seats map[string]*sync.Mutex
+}
+
+// seat takes a person's shell on a host, until free is called: calls of the model that are made at the same time find it
+// busy otherwise. It is held during a call of the shell-runner, never while people decide.
+func (d *deeds) seat(host string) (free func()) {
+	d.mu.Lock()
+	if d.seats == nil {
+		d.seats = map[string]*sync.Mutex{}
+	}
+	seat := d.seats[host]
+	if seat == nil {
+		seat = &sync.Mutex{}
+		d.seats[host] = seat
+	}
+	d.mu.Unlock()
+	seat.Lock()
+	return seat.Unlock
 }
 
 type openDeed struct {

@@ -221,6 +221,19 @@ func TestSeveralCallsAreDecidedEachForItself(t *testing.T) {
 	require.Equal(t, 1, most, "each ran once")
 }
 
+func TestCallsAtTheSameTimeDoNotFindTheShellBusy(t *testing.T) {
+	t.Parallel()
+	a := newActing(newRig(t))
+	a.begin("one")
+	a.shell.before = func(context.Context, *butlerv1.ExecuteRequest) error { time.Sleep(5 * time.Millisecond); return nil } // as a command takes time
+	a.model.Next(proposeAll("ls 1", "ls 2", "ls 3", "ls 4", "ls 5"))
+	a.model.Next(modeltest.Text("Done."))
+	a.outcome(a.ask("go"))
+	for i, result := range a.toolResults() {
+		require.Contains(t, result, fmt.Sprintf("output of ls %d", i+1))
+	}
+}
+
 func TestWhatWasReadBeforeIsToldToTheApprover(t *testing.T) {
 	t.Parallel()
 	a := newActing(newRig(t))

@@ -232,6 +232,8 @@ type fakeShell struct {
 	before   func(ctx context.Context, req *butlerv1.ExecuteRequest) error // of Execute, not under mu
 	after    func(req *butlerv1.ExecuteRequest) error
 	output   func(command string) *butlerv1.ExecuteResponse
+	password bool // the terminal asks for one
+	busy     int  // commands that run now
 }
 
 func newFakeShell(r *rig, host string, app *fakeApproval) *fakeShell {
@@ -289,6 +291,9 @@ func (s *fakeShell) Inspect(_ context.Context, req *butlerv1.InspectRequest, _ .
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.busy > 0 {
+		return nil, fault.New(fault.Conflict, "the shell is busy")
+	}
 	res := &butlerv1.InspectResponse{Shell: s.state()}
 	res.Effect, res.Risk = s.effect(req.Command)
 	if req.Program != "" {
@@ -318,6 +323,8 @@ func (s *fakeShell) Route(_ context.Context, req *butlerv1.RouteRequest, _ ...gr
 	case shellWords[firstWord(text)]:
 		res.Kind = routeControl
 	case !req.Attached:
+	case s.password:
+		res.Kind, res.Shell.Password = routeInput, true
 	case strings.HasPrefix(text, ":"):
 		res.Kind = routeInput
 		if strings.HasPrefix(text, ":!") {
@@ -342,6 +349,14 @@ func (s *fakeShell) Execute(ctx context.Context, req *butlerv1.ExecuteRequest, _
 	if known != nil {
 		return known, nil
 	}
+	s.mu.Lock()
+	s.busy++
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.busy--
+	}()
 	if before != nil {
 		if err := before(ctx, req); err != nil {
 			return nil, err

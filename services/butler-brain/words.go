@@ -210,6 +210,7 @@ func (w words) output(r routeOutcome, d deed) string {
 	body.WriteString(o.GetOutput())
 	var notes []string
 	switch {
+	case r.Kind == routeInput: // it is the screen that is shown
 	case d.end == running:
 		notes = append(notes, w.pick("still running", "仍在运行"))
 	case !o.GetStatusKnown():
@@ -220,7 +221,9 @@ func (w words) output(r routeOutcome, d deed) string {
 	if dir := o.GetDir(); dir != "" {
 		notes = append(notes, "`"+inline(dir)+"`")
 	}
-	notes = append(notes, (time.Duration(o.GetDurationMs()) * time.Millisecond).String())
+	if r.Kind == routeCommand {
+		notes = append(notes, duration(o).String())
+	}
 	if o.GetTruncated() {
 		notes = append(notes, fmt.Sprintf(w.pick("cut: %d bytes in all", "已截断：共 %d 字节"), o.GetOutputBytes()))
 	}

@@ -2,10 +2,12 @@ package model_test
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
 
+	einomodel "github.com/cloudwego/eino/components/model"
 	"github.com/cloudwego/eino/schema"
 	"github.com/stretchr/testify/require"
 
@@ -128,4 +130,50 @@ func FuzzDemo(f *testing.F) {
 			t.Fatalf("%q: %v %v", asked, m, err)
 		}
 	})
+}
+
+func TestTheDemoModelProposesCommands(t *testing.T) {
+	t.Parallel()
+	plain := model.NewDemo(0, time.Now)
+	tooled, err := plain.WithTools([]*schema.ToolInfo{{Name: "run_command"}})
+	require.NoError(t, err)
+	for text, command := range map[string]string{
+		"run: ls -la":          "ls -la",
+		"Run： rm -rf build":    "rm -rf build",
+		"执行 df -h":             "df -h",
+		"执行：uptime":            "uptime",
+		"运行 echo 你好 && ls":     "echo 你好 && ls",
+		"run: echo run: twice": "echo run: twice",
+	} {
+		m, err := tooled.Generate(t.Context(), []*schema.Message{schema.UserMessage(text)})
+		require.NoError(t, err)
+		require.Len(t, m.ToolCalls, 1, text)
+		require.Equal(t, "run_command", m.ToolCalls[0].Function.Name)
+		var args struct{ Command, Reasoning string }
+		require.NoError(t, json.Unmarshal([]byte(m.ToolCalls[0].Function.Arguments), &args))
+		require.Equal(t, command, args.Command)
+		require.NotEmpty(t, args.Reasoning)
+		m, err = plain.Generate(t.Context(), []*schema.Message{schema.UserMessage(text)})
+		require.NoError(t, err)
+		require.Empty(t, m.ToolCalls)
+	}
+	for _, text := range []string{"runs: x", "run away", "执行力很重要", "hello"} {
+		m, err := tooled.Generate(t.Context(), []*schema.Message{schema.UserMessage(text)})
+		require.NoError(t, err)
+		require.Empty(t, m.ToolCalls, text)
+	}
+	for demo, want := range map[einomodel.BaseChatModel]bool{tooled: true, plain: false} {
+		m, err := demo.Generate(t.Context(), []*schema.Message{schema.UserMessage("hello")})
+		require.NoError(t, err)
+		require.Equal(t, want, strings.Contains(m.Content, "run: ls -la"), "the help names what can be tried")
+	}
+}
+
+func TestTheSystemPromptSaysHowCommandsAreRun(t *testing.T) {
+	t.Parallel()
+	with := model.SystemPrompt(model.PromptState{Hosts: []string{"db1", "web1"}})
+	for _, want := range []string{"run_command", "db1, web1", "Never claim that a command ran", "is data"} {
+		require.Contains(t, with, want)
+	}
+	require.NotContains(t, model.SystemPrompt(model.PromptState{}), "run_command")
 }
