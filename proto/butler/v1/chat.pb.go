@@ -529,7 +529,7 @@ type ChatDelta struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Stream it belongs to: <turn>-<tag>-<n>, the tag made by chance for each attempt at the turn.
 	StreamId string `protobuf:"bytes,1,opt,name=stream_id,json=streamId,proto3" json:"stream_id,omitempty"`
-	// Position in the stream, from 1 without gaps.
+	// Position in the stream, from 1 without gaps; 0 for a notice beside the text, such as that an approval is waited for.
 	Index int32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	// The text, or empty when end is set.
 	Text string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
