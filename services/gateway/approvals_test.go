@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -44,15 +45,11 @@ func (r *rig) follows() {
 // knows waits until the first gateway has told of a request.
 func (r *rig) knows(id string) {
 	d := r.gates[0].docket
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	assert.Eventually(r.tb, func() bool {
 		d.mu.Lock()
-		c := d.cases[id]
-		d.mu.Unlock()
-		if c != nil {
-			return
-		}
-	}
-	r.tb.Errorf("the gateway does not learn of %s", id)
+		defer d.mu.Unlock()
+		return d.cases[id] != nil
+	}, patience, time.Millisecond, "the gateway learns of %s", id)
 }
 
 // card waits for the next frame, which must be about a request.

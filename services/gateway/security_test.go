@@ -22,8 +22,10 @@ import (
 // Every route, for nobody, for a member, and with another person's ids.
 func TestNobodyReachesWhatIsAnothers(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	f := &fakeApproval{tb: t}
+	r := newRig(t, withApproval(f))
 	bob, eve := r.member("bob"), r.member("eve")
+	request := f.request(bob, "K7QF")
 	var thread struct{ ID int64 }
 	r.call(bob, "POST", "/api/chat/threads", map[string]any{"title": "bob's"}).into(&thread)
 	res := r.call(bob, "POST", "/api/chat/messages", map[string]any{"conversation_id": thread.ID, "text": "secret", "local_id": "m1", "wait": 20})
@@ -35,12 +37,16 @@ func TestNobodyReachesWhatIsAnothers(t *testing.T) {
 		"/api/chat/threads/{id}":          fmt.Sprint("/api/chat/threads/", thread.ID),
 		"/api/chat/threads/{id}/messages": fmt.Sprint("/api/chat/threads/", thread.ID, "/messages"),
 		"/api/chat/history/{peer_id}":     fmt.Sprint("/api/chat/history/", bob.id),
+		"/api/approvals/{id}":             "/api/approvals/" + request.GetId(),
+		"/api/approvals/{id}/decision":    "/api/approvals/" + request.GetId() + "/decision",
 	}
 	bodies := map[string]any{
 		"PATCH /api/users/{id}": map[string]any{"role": "ADMIN"}, "PATCH /api/chat/threads/{id}": map[string]any{"title": "eve's"},
-		"POST /api/chat/messages": map[string]any{"conversation_id": thread.ID, "text": "x", "local_id": "m1"},
-		"POST /api/chat/stop":     map[string]any{"conversation_id": thread.ID, "local_id": "m1"},
-		"POST /api/users":         map[string]any{"username": "x", "password": "long enough", "role": "ADMIN"},
+		"POST /api/chat/messages":           map[string]any{"conversation_id": thread.ID, "text": "x", "local_id": "m1"},
+		"POST /api/chat/stop":               map[string]any{"conversation_id": thread.ID, "local_id": "m1"},
+		"POST /api/approvals/{id}/decision": map[string]any{"approved": true},
+		"POST /api/chat/auth/response":      map[string]any{"action_id": request.GetId(), "approved": true},
+		"POST /api/users":                   map[string]any{"username": "x", "password": "long enough", "role": "ADMIN"},
 	}
 	for _, rt := range r.gates[0].api() {
 		name := rt.method + " " + rt.path
@@ -55,7 +61,7 @@ func TestNobodyReachesWhatIsAnothers(t *testing.T) {
 			require.Equal(t, http.StatusUnauthorized, r.call(&user{rig: r, token: "btl_wrong"}, rt.method, path, body).status, name)
 		}
 		switch {
-		case rt.who == adminOnly:
+		case rt.who == adminOnly, strings.HasSuffix(rt.path, "/decision"), strings.HasSuffix(rt.path, "/auth/response"):
 			require.Equal(t, http.StatusForbidden, r.call(eve, rt.method, path, body).status, name)
 		case hasID || strings.HasPrefix(name, "POST /api/chat/messages") || strings.HasPrefix(name, "POST /api/chat/stop"):
 			res := r.call(eve, rt.method, path, body)
@@ -63,11 +69,17 @@ func TestNobodyReachesWhatIsAnothers(t *testing.T) {
 			require.NotContains(t, res.text(), "secret")
 		}
 	}
+	require.Equal(t, "[]", r.call(eve, "GET", "/api/approvals", nil).text())
+	got, _, err := f.find(request.GetId())
+	require.NoError(t, err)
+	require.Equal(t, "pending", got.GetStatus())
 	// Nor by the event stream or the WebSocket.
 	c := eve.connect(after(0))
 	c.silent()
 	c.send(map[string]any{"type": "CHAT", "conversation_id": thread.ID, "payload": "x"})
 	require.Equal(t, "not_found", c.next().Code)
+	c.send(map[string]any{"type": "AUTH_RESPONSE", "action_id": request.GetId(), "approved": true})
+	require.Equal(t, "forbidden", c.next().Code)
 	// An administrator is no exception: conversations are their owner's.
 	require.Equal(t, http.StatusNotFound, r.call(r.admin, "GET", foreign["/api/chat/threads/{id}/messages"], nil).status)
 	var page []messageJSON
