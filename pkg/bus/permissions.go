@@ -43,7 +43,7 @@ func ServiceUsers() []ServiceUser {
 				declare(DeltaStream), read(DeltaStream), "$JS.API.STREAM.PURGE."+DeltaStream,
 				declare(WorkStream), read(WorkStream), "$JS.API.STREAM.PURGE."+WorkStream, durable(WorkStream, SignalConsumer),
 				// Whoever declares the stream declares its consumers.
-				"$JS.API.CONSUMER.CREATE."+WorkStream+"."+ApprovalTimerConsumer+".>", "$JS.API.CONSUMER.INFO."+WorkStream+"."+ApprovalTimerConsumer,
+				"$JS.API.CONSUMER.CREATE."+WorkStream+"."+ApprovalTimerConsumer, "$JS.API.CONSUMER.INFO."+WorkStream+"."+ApprovalTimerConsumer,
 				declare(ParkedStream), read(ParkedStream),
 				declare("KV_"+PresenceBucket), read("KV_"+PresenceBucket), follow("KV_"+PresenceBucket),
 			),
@@ -65,7 +65,7 @@ func ServiceUsers() []ServiceUser {
 				declare(ApprovalStream), read(ApprovalStream), follow(ApprovalStream), durable(ApprovalStream, ApprovalConsumer),
 				declare(AuditStream), read(AuditStream),
 				declare(WorkStream), read(WorkStream), "$JS.API.STREAM.PURGE."+WorkStream, durable(WorkStream, ApprovalTimerConsumer),
-				"$JS.API.CONSUMER.CREATE."+WorkStream+"."+SignalConsumer+".>", "$JS.API.CONSUMER.INFO."+WorkStream+"."+SignalConsumer,
+				"$JS.API.CONSUMER.CREATE."+WorkStream+"."+SignalConsumer, "$JS.API.CONSUMER.INFO."+WorkStream+"."+SignalConsumer,
 				declare(ParkedStream), read(ParkedStream),
 			),
 			Subscribe: []string{"_INBOX_approval.>", "butler.access.changed"},
