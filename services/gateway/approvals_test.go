@@ -579,3 +579,23 @@ func TestTheDocketIsBounded(t *testing.T) {
 	d.dropOldest()
 	require.Empty(t, d.cases)
 }
+
+// A gateway that begins behind what was erased, or behind what it cannot read, must not wait for it.
+func TestAGatewayBeginsBehindWhatIsNotThereAnyMore(t *testing.T) {
+	t.Parallel()
+	r, f, bob, _ := approvalRig(t)
+	f.request(bob, "K7QF")
+	gone := f.request(bob, "GONE")
+	_, err := r.bus.Erase(t.Context(), bus.ApprovalStream, approval.RequestSubject(gone.GetId()))
+	require.NoError(t, err)
+	second := r.gate(withApproval(f))
+	r.follows()
+	require.Equal(t, "K7QF", r.admin.connectAt(second.url, "").card("AUTH_REQUEST", "PENDING").Code)
+
+	_, err = r.bus.Publish(t.Context(), bus.ApprovalStream, bus.NewEvent(approval.TypeUse, "/test",
+		approval.UseSubject("host1", gone.GetId()), []byte(`{"id":"`+gone.GetId()+`","status":"taken"}`)))
+	require.NoError(t, err)
+	third := r.gate(withApproval(f))
+	r.follows()
+	require.Equal(t, "K7QF", r.admin.connectAt(third.url, "").card("AUTH_REQUEST", "PENDING").Code)
+}

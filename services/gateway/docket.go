@@ -103,15 +103,24 @@ func (d *docket) run(ctx context.Context) error {
 func (d *docket) position(ctx context.Context) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	_, last, err := d.bus.Bounds(ctx, bus.ApprovalStream)
+	_, end, err := d.bus.Bounds(ctx, bus.ApprovalStream)
 	if err != nil {
 		return 0, err
+	}
+	// The stream's end may have been erased: what is waited for must be there.
+	newest, found, err := d.bus.Last(ctx, bus.ApprovalStream, "butler.>")
+	if err != nil {
+		return 0, err
+	}
+	last := end
+	if found {
+		last = newest.Seq
 	}
 	first, found, err := d.bus.FirstSince(ctx, bus.ApprovalStream, d.now().Add(-docketSince))
 	if err != nil {
 		return 0, err
 	}
-	after := last
+	after := end
 	if found && first.Seq <= last {
 		after = first.Seq - 1
 	}
@@ -134,6 +143,9 @@ func (d *docket) onEvent(s bus.Stored) {
 	if use != nil {
 		if a, err = d.find(use.GetId()); err != nil {
 			d.hub.unfit(s, err)
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.catchUp(s.Seq)
 			return
 		}
 	}

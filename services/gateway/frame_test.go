@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/butlerhub/butler/pkg/approval"
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/chat"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
@@ -103,15 +104,39 @@ func FuzzInboundFrame(f *testing.F) {
 	f.Add([]byte(`{"type":"CHAT","payload":"x","target_id":2,"local_id":"m"}`))
 	f.Add([]byte(`{"type":"STOP","conversation_id":"12"}`))
 	f.Add([]byte(`{"type":"CHAT","payload":{"a":null}}`))
+	f.Add([]byte(`{"type":"AUTH_RESPONSE","payload":{"action_id":"x","approved":true}}`))
+	f.Add([]byte(`{"type":"AUTH_RESPONSE","code":"K7QF","approved":false,"payload":"x"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		in, text, err := decodeInbound(data)
 		if err != nil {
 			return
 		}
-		require.Contains(t, []string{"CHAT", "STOP"}, in.Type)
+		require.Contains(t, []string{"CHAT", "STOP", "AUTH_RESPONSE"}, in.Type)
+		if said, err := in.withPayload(in.Payload); err == nil {
+			if v, err := said.verdict("websocket", "en"); err == nil && v.check() == nil {
+				require.True(t, v.approved == *said.Approved && (v.command == "" || v.approved))
+			}
+		}
 		if checkText(text) == nil {
 			require.True(t, utf8.ValidString(text))
 			require.NotContains(t, text, "\x00")
+		}
+	})
+}
+
+func FuzzApprovalEvents(f *testing.F) {
+	id := "6f1c2c52-3ad1-4b53-8f0e-9d6a6c1d7f57"
+	f.Add("butler.approval."+id, approval.TypeApproval, []byte(`{"id":"`+id+`","status":"pending","risk":{"reasons":[{}]},"policy":{"action":"ask"}}`))
+	f.Add("butler.approval-use.h."+id, approval.TypeUse, []byte(`{"id":"`+id+`","status":"ended","outcome":{"output":"x"}}`))
+	f.Fuzz(func(t *testing.T, subject, typ string, data []byte) {
+		a, use, err := decodeApproval(bus.Stored{Event: bus.Event{Subject: subject, Type: typ, Data: data}})
+		if err != nil {
+			return
+		}
+		require.True(t, a == nil != (use == nil))
+		if a != nil {
+			frame := writer{butler: butlerActor}.approval(frameAuthStatus, cardOf(a, use, true), a.GetRequester().GetId(), a, time.Now())
+			require.True(t, json.Valid(frame.body), string(frame.body))
 		}
 	})
 }
