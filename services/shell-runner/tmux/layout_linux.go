@@ -316,7 +316,7 @@ func (s *Session) startScript() string {
 // meaningful are the variables that change what commands mean: which programs are found, what is loaded into them, what
 // they run in turn.
 var meaningful = []string{
-	"PATH", "IFS", "HOME", "USER", "CDPATH", "ENV", "BASH_ENV", "SHELLOPTS", "BASHOPTS", "GLOBIGNORE", "TMPDIR",
+	"PATH", "IFS", "HOME", "USER", "CDPATH", "ENV", "BASH_ENV", "GLOBIGNORE", "TMPDIR",
 	"LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "GCONV_PATH", "EDITOR", "VISUAL", "PAGER", "MANPAGER", "LESSOPEN", "LESSCLOSE", "BROWSER",
 	"GIT_DIR", "GIT_WORK_TREE", "GIT_SSH", "GIT_SSH_COMMAND", "GIT_PAGER", "GIT_EDITOR", "GIT_EXTERNAL_DIFF", "GIT_EXEC_PATH",
 	"GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_COUNT", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "PERL5LIB", "PERL5OPT",
@@ -371,6 +371,7 @@ __butler_query() {
 		)
 		;;
 	jobs) __butler_r=$(builtin jobs -l || :) ;;
+	ping) __butler_r=$(builtin bind -v || :) ;;
 	esac 2>/dev/null
 	__butler_r=${__butler_r:0:100000}
 	builtin printf '\033]133;%s;R;%s;%s\007' "$__butler_n" "$__butler_i" "${__butler_r@Q}" >/dev/tty

@@ -68,6 +68,9 @@ func (s *Session) create(ctx context.Context, number int) error {
 	if err := s.attach(); err != nil {
 		return err
 	}
+	if _, err := s.facts(ctx); err != nil { // attached only when it answers
+		return err
+	}
 	s.start()
 	return s.firstPrompt(ctx)
 }
@@ -190,17 +193,34 @@ func (s *Session) look() {
 	}
 	_, _, raw, front := l.judge(false)
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.observe(raw, front)
-	// A shell that replaced itself (exec bash) and waits for a line: what ran has ended, nobody knows how.
-	replaced := l.shellForeground && !l.canonical && !l.echo && commandLine(pid) != known
-	if replaced && s.cur != nil && time.Since(s.lastActive) > 300*time.Millisecond {
-		s.cur.outcome.Lost = true
-		s.cur.outcome.Started = true
-		s.finish()
-		s.save(false)
-		s.notify()
+	quiet := s.cur != nil && time.Since(s.lastActive) > 300*time.Millisecond
+	s.mu.Unlock()
+	if !quiet || !l.shellForeground || l.canonical || l.echo {
+		return
 	}
+	// The shell waits for a line, and the mark of the end did not come: it replaced itself (exec bash), or its output is
+	// not written any more. What ran has ended, nobody knows how. (read -e looks the same, but for these two.)
+	if commandLine(pid) == known {
+		if f, err := s.facts(s.host.ctx); err != nil || f.piped {
+			return
+		}
+		if err := s.repair(s.host.ctx); err != nil {
+			return
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cur == nil {
+		return
+	}
+	s.cur.outcome.Lost, s.cur.outcome.Started = true, true
+	s.finish()
+	if commandLine(pid) == known {
+		s.setPhase(phaseTyped)
+	}
+	s.save(false)
+	s.notify()
 }
 
 // observe decides the mode. s.mu is held.
@@ -417,7 +437,7 @@ func (s *Session) Lost() error {
 }
 
 // Close ends the session: the shell, all that it started, and its folder. Closing twice is fine.
-func (s *Session) Close(ctx context.Context) error {
+func (s *Session) Close(ctx context.Context) error { //nolint:nilerr // what ended it before is no error of Close
 	s.mu.Lock()
 	already := s.lost != nil
 	if !already {

@@ -86,22 +86,19 @@ func (s *Session) settlePrompt(ctx context.Context) error {
 	})
 	switch {
 	case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-		return integrationLost(s.name) // a prompt by its mark, but readline does not read as it should
+		// A prompt by its mark, but no sign of readline: its output may have been lost on the way.
+		if s.repair(ctx) == nil && s.ping(ctx) == nil {
+			return nil
+		}
+		return integrationLost(s.name)
 	case err != nil:
 		return err
 	case id == "" && ph == phaseTyped:
-		// What is on the line, and whether it was entered, shows when readline answers: it takes keys in order.
-		if _, err := s.ask(ctx, "ping", "", 500*time.Millisecond); err != nil {
+		if err := s.ping(ctx); err != nil {
 			if s.Lost() != nil {
 				return s.Lost()
 			}
 			return s.busy()
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.phase == phaseTyped {
-			s.setPhase(phasePrompt)
-			s.ready = true
 		}
 		return nil
 	case ph != phasePrompt:
@@ -116,6 +113,25 @@ func (s *Session) settlePrompt(ctx context.Context) error {
 	}
 	if !l.shellForeground || l.canonical {
 		return s.busy()
+	}
+	return nil
+}
+
+// ping makes sure that readline is at the prompt, with bracketed paste on. What is on the line, and whether it was
+// entered, shows then as well: readline takes keys in order.
+func (s *Session) ping(ctx context.Context) error {
+	text, err := s.ask(ctx, "ping", "", time.Second)
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(text, "set enable-bracketed-paste on") {
+		return integrationLost(s.name)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase == phaseTyped || s.phase == phasePrompt {
+		s.setPhase(phasePrompt)
+		s.ready = true
 	}
 	return nil
 }

@@ -141,6 +141,7 @@ func TestWhatAWordMeans(t *testing.T) {
 	r := open(t, Config{})
 	s := r.session("17")
 	run(t, s, "alias ll='ls -l'; alias multi=$'a\\nb\\'c'; f() { echo \"it's\"; }; export ZED=1; exported() { :; }")
+	s.Settle(within(t), 50*time.Millisecond)
 	before, err := s.Screen(within(t), false)
 	require.NoError(t, err)
 	for _, c := range []struct{ word, kind, definition string }{
@@ -158,6 +159,7 @@ func TestWhatAWordMeans(t *testing.T) {
 	require.True(t, strings.HasSuffix(got.Definition, "/env"))
 	_, err = s.Resolve(within(t), "a\nb")
 	require.Error(t, err)
+	s.Settle(within(t), 50*time.Millisecond) // readline draws its prompt once more
 	after, err := s.Screen(within(t), false)
 	require.NoError(t, err)
 	require.Equal(t, before, after, "questions show nothing")
