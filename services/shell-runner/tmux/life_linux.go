@@ -437,7 +437,7 @@ func (s *Session) Lost() error {
 }
 
 // Close ends the session: the shell, all that it started, and its folder. Closing twice is fine.
-func (s *Session) Close(ctx context.Context) error { //nolint:nilerr // what ended it before is no error of Close
+func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	already := s.lost != nil
 	if !already {
@@ -452,7 +452,7 @@ func (s *Session) Close(ctx context.Context) error { //nolint:nilerr // what end
 	s.mu.Unlock()
 	s.stop()
 	if already {
-		return nil
+		return nil //nolint:nilerr // what ended it before is no error of Close
 	}
 	_, _ = s.tmux(ctx, "kill-server") // the kind way; kill does not depend on it
 	s.kill(rec)

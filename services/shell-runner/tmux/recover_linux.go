@@ -178,6 +178,7 @@ func (s *Session) resume(p progress) {
 	s.full = p.Full
 	s.ready, s.background = p.Phase == phasePrompt, p.Phase == phasePrompt
 	s.last = p.Outcome
+	s.pressed = 1 // whatever was typed before
 	if p.Command != "" && p.Outcome == nil {
 		s.cur = &running{id: p.Command, sent: p.Sent, from: s.rec.Generation, attached: true,
 			out:     backlog{limit: s.host.cfg.MaxBacklog, keep: s.host.cfg.KeepTail},

@@ -77,12 +77,13 @@ func (s *Session) settlePrompt(ctx context.Context) error {
 	defer cancel()
 	var ph phase
 	var id string
+	var unsure bool
 	err := s.until(wait, func() bool {
-		ph, id = s.phase, ""
+		ph, id, unsure = s.phase, "", s.pressed != s.taken
 		if s.cur != nil {
 			id = s.cur.id
 		}
-		return ph != phasePrompt && ph != phaseStarting || s.ready
+		return ph != phasePrompt && ph != phaseStarting || s.ready || unsure
 	})
 	switch {
 	case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
@@ -93,33 +94,41 @@ func (s *Session) settlePrompt(ctx context.Context) error {
 		return integrationLost(s.name)
 	case err != nil:
 		return err
-	case id == "" && ph == phaseTyped:
-		if err := s.ping(ctx); err != nil {
-			if s.Lost() != nil {
-				return s.Lost()
+	case id != "" || ph != phasePrompt && ph != phaseTyped:
+		return s.busy()
+	}
+	// The marks can be ahead of the terminal, for an instant, and keys that were sent before ahead of both.
+	t := time.NewTicker(2 * time.Millisecond)
+	defer t.Stop()
+	for {
+		s.mu.Lock()
+		pid := s.shellPID
+		s.mu.Unlock()
+		l, err := lookAt(pid)
+		waits := err != nil || l.shellForeground && !l.canonical
+		switch {
+		case waits && !unsure && ph == phasePrompt:
+			return nil
+		case waits:
+			if err := s.ping(ctx); err == nil || ctx.Err() != nil || s.Lost() != nil {
+				return err
 			}
 			return s.busy()
 		}
-		return nil
-	case ph != phasePrompt:
-		return s.busy()
+		select {
+		case <-t.C:
+		case <-wait.Done():
+			return s.busy()
+		}
 	}
-	s.mu.Lock()
-	pid := s.shellPID
-	s.mu.Unlock()
-	l, err := lookAt(pid)
-	if err != nil {
-		return nil // the marks have to do
-	}
-	if !l.shellForeground || l.canonical {
-		return s.busy()
-	}
-	return nil
 }
 
 // ping makes sure that readline is at the prompt, with bracketed paste on. What is on the line, and whether it was
 // entered, shows then as well: readline takes keys in order.
 func (s *Session) ping(ctx context.Context) error {
+	s.mu.Lock()
+	pressed := s.pressed
+	s.mu.Unlock()
 	text, err := s.ask(ctx, "ping", "", time.Second)
 	if err != nil {
 		return err
@@ -133,6 +142,7 @@ func (s *Session) ping(ctx context.Context) error {
 		s.setPhase(phasePrompt)
 		s.ready = true
 	}
+	s.taken = pressed
 	return nil
 }
 

@@ -24,7 +24,7 @@ type phase string
 const (
 	phaseStarting phase = "starting" // no prompt yet
 	phasePrompt   phase = "prompt"   // the last command ended; ready once readline reads
-	phaseTyped    phase = "typed"    // keys were sent to the prompt: what is on the line is not known
+	phaseTyped    phase = "typed"    // keys were sent to the prompt, or were waiting for it: the line is not known
 	phaseSent     phase = "sent"     // a command was put at the prompt
 	phaseRunning  phase = "running"  // a command line runs
 	phaseMore     phase = "more"     // the shell wants more text
@@ -107,6 +107,8 @@ type Session struct {
 	dir0       string // as the last mark had it
 	garbled    bool   // binary output reached the terminal
 	replies    map[string]chan string
+	pressed    uint64 // how often keys were sent, and how many of these times readline is known to have taken in
+	taken      uint64
 	lost       error
 }
 

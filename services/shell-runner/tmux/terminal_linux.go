@@ -66,6 +66,7 @@ func (s *Session) press(ctx context.Context, lines ...string) error {
 		s.background = false
 		s.setPhase(phaseTyped)
 	}
+	s.pressed++
 	s.lastActive = time.Now()
 	ctl := s.ctl
 	s.mu.Unlock()
