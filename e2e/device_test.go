@@ -25,7 +25,7 @@ type frame struct {
 	SenderName     string `json:"sender_name"`
 	SenderRole     string `json:"sender_role"`
 	TargetID       int64  `json:"target_id"`
-	Payload        string `json:"payload"`
+	Payload        string `json:"-"`
 	StreamID       string `json:"stream_id"`
 	ReplyTo        uint64 `json:"reply_to"`
 	ReplyToLocalID string `json:"reply_to_local_id"`
@@ -37,6 +37,21 @@ type frame struct {
 
 	at         time.Time // when it came
 	connection int       // on which connection of the device, from 1
+}
+
+// UnmarshalJSON reads a frame. A payload that is no text, as those of frames about approvals, is left empty.
+func (f *frame) UnmarshalJSON(data []byte) error {
+	type plain frame
+	var in struct {
+		*plain
+		Payload json.RawMessage `json:"payload"`
+	}
+	in.plain = (*plain)(f)
+	if err := json.Unmarshal(data, &in); err != nil {
+		return err
+	}
+	_ = json.Unmarshal(in.Payload, &f.Payload)
+	return nil
 }
 
 func (f *frame) String() string {

@@ -37,7 +37,7 @@ func ServiceUsers() []ServiceUser {
 			Service: "brain",
 			Publish: join(
 				"butler.chat.*.*.*.step", "butler.chat.*.*.*.signal", "butler.chat.*.*.*.answer",
-				"butler.delta.*.*", "butler.timer.turn.>", "butler.parked.>",
+				"butler.delta.*.*", "butler.timer.turn.>", "butler.parked.work.turn.>", "butler.parked.turn.>",
 				"$KV."+PresenceBucket+".replica.brain.*",
 				declare(ChatStream), read(ChatStream), partitionRights(),
 				declare(DeltaStream), read(DeltaStream), "$JS.API.STREAM.PURGE."+DeltaStream,
@@ -60,7 +60,7 @@ func ServiceUsers() []ServiceUser {
 		{
 			Service: "approval",
 			Publish: join(
-				"butler.approval.*", "butler.audit", "butler.work.turn.>", "butler.timer.approval.*", "butler.parked.>",
+				"butler.approval.*", "butler.audit", "butler.work.turn.>", "butler.timer.approval.*", "butler.parked.work.approval.*",
 				read(ChatStream), // who wrote a message, and what it says
 				declare(ApprovalStream), read(ApprovalStream), follow(ApprovalStream), durable(ApprovalStream, ApprovalConsumer),
 				declare(AuditStream), read(AuditStream),
@@ -73,10 +73,9 @@ func ServiceUsers() []ServiceUser {
 		{
 			Service: "shell",
 			Publish: join(
-				"butler.approval-use.*.*", "butler.shell.*.*", "butler.delta.*.*", "butler.work.turn.>", "butler.parked.>",
+				"butler.approval-use.*.*", "butler.shell.*.*", "butler.delta.*.*", "butler.work.turn.>",
 				read(ApprovalStream),
 				declare(ShellStream), read(ShellStream), durable(ShellStream, ShellLogConsumer),
-				declare(ParkedStream), read(ParkedStream),
 				read(DeltaStream), read(WorkStream),
 			),
 			Subscribe: []string{"_INBOX_shell.>"},

@@ -371,13 +371,18 @@ func TestDecidingInChat(t *testing.T) {
 	require.Equal(t, approval.Denied, got.GetApproval().GetStatus())
 	require.Equal(t, "not today", r.woken(b).GetDecisions()[0].GetReason())
 	said := r.say("alice", "确认")
-	for range 2 { // the second is the same message again, after a crash
+	var other *butlerv1.Approval
+	for n := range 2 { // the second is the same message again, after a crash
 		got, err := r.DecideInChat(r.ctx(), &butlerv1.DecideInChatRequest{Turn: said})
 		require.NoError(t, err)
-		if got.GetHandled() {
-			require.Equal(t, approval.Approved, got.GetApproval().GetStatus())
+		require.Equal(t, approval.Approved, got.GetApproval().GetStatus())
+		if n == 0 {
+			other = r.ask("bob", "rm z")
 		}
 	}
+	stands, _, err := r.load(r.ctx(), other.GetId())
+	require.NoError(t, err)
+	require.Equal(t, approval.Pending, stands.GetStatus(), "the repeated word does not decide another request")
 	require.Equal(t, approval.Approved, r.woken(a).GetStatus())
 	got = chat("amy", "approve "+a.GetCode())
 	require.Contains(t, got.GetText(), "approved already by alice")

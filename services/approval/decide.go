@@ -13,6 +13,7 @@ import (
 
 	"github.com/butlerhub/butler/pkg/approval"
 	"github.com/butlerhub/butler/pkg/bus"
+	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 )
@@ -22,7 +23,7 @@ const maxTries = 20
 
 // DecideApproval takes a person's word; see the service's definition.
 func (s *Service) DecideApproval(ctx context.Context, req *butlerv1.DecideApprovalRequest) (*butlerv1.DecideApprovalResponse, error) {
-	a, err := s.decide(ctx, req)
+	a, err := s.decide(ctx, req, "")
 	if err != nil {
 		s.noteAttempt(ctx, req, err)
 		return nil, err
@@ -30,7 +31,8 @@ func (s *Service) DecideApproval(ctx context.Context, req *butlerv1.DecideApprov
 	return &butlerv1.DecideApprovalResponse{Approval: a}, nil
 }
 
-func (s *Service) decide(ctx context.Context, req *butlerv1.DecideApprovalRequest) (*butlerv1.Approval, error) {
+// decide takes a person's word; message is the turn of the message by which it was said in a chat.
+func (s *Service) decide(ctx context.Context, req *butlerv1.DecideApprovalRequest, message string) (*butlerv1.Approval, error) {
 	if len(req.GetReason()) > maxReason {
 		return nil, fault.New(fault.TooLarge, "the reason has %d bytes; at most %d are kept", len(req.GetReason()), maxReason)
 	}
@@ -75,7 +77,7 @@ func (s *Service) decide(ctx context.Context, req *butlerv1.DecideApprovalReques
 		if req.GetDigest() != "" && req.GetDigest() != a.GetDigest() {
 			return nil, fault.New(fault.Conflict, "the command was changed since you saw it; look at it again")
 		}
-		next, err := s.apply(ctx, a, person, everybody, req)
+		next, err := s.apply(ctx, a, person, everybody, req, message)
 		if err != nil {
 			return nil, err
 		}
@@ -93,7 +95,8 @@ func (s *Service) decide(ctx context.Context, req *butlerv1.DecideApprovalReques
 }
 
 // apply gives the document with person's word added.
-func (s *Service) apply(ctx context.Context, a *butlerv1.Approval, person *butlerv1.Actor, everybody []*butlerv1.Actor, req *butlerv1.DecideApprovalRequest) (*butlerv1.Approval, error) {
+func (s *Service) apply(ctx context.Context, a *butlerv1.Approval, person *butlerv1.Actor, everybody []*butlerv1.Actor,
+	req *butlerv1.DecideApprovalRequest, message string) (*butlerv1.Approval, error) {
 	now := s.now()
 	next := proto.Clone(a).(*butlerv1.Approval)
 	next.Version++
@@ -104,7 +107,7 @@ func (s *Service) apply(ctx context.Context, a *butlerv1.Approval, person *butle
 	}
 	word := &butlerv1.ApprovalDecision{
 		By: person, Approved: req.GetApproved(), Reason: cut(req.GetReason(), maxReason), Channel: req.GetChannel(),
-		At: timestamppb.New(now), Digest: next.GetDigest(),
+		At: timestamppb.New(now), Digest: next.GetDigest(), Message: message,
 	}
 	if !req.GetApproved() {
 		next.Decisions = append(next.Decisions, word)
@@ -287,6 +290,12 @@ func (s *Service) DecideInChat(ctx context.Context, req *butlerv1.DecideInChatRe
 		return nil, fault.New(fault.Forbidden, "you can no longer sign in")
 	}
 	words := wordsIn(asked.GetLanguage())
+	turn := chat.Turn{Session: chat.Session{Person: req.GetTurn().GetPerson(), Thread: req.GetTurn().GetThread()}, ID: req.GetTurn().GetTurn()}
+	if a := s.book.decidedBy(turn.String()); a != nil {
+		// The same message again: a call that was repeated, or a crash between the decision and its answer. A bare word must
+		// not decide another request.
+		return words.answer(a), nil
+	}
 	id := ""
 	var mine []*butlerv1.Approval
 	for _, a := range s.book.waiting() {
@@ -316,27 +325,28 @@ func (s *Service) DecideInChat(ctx context.Context, req *butlerv1.DecideInChatRe
 	decision := &butlerv1.DecideApprovalRequest{
 		Id: id, By: person, Approved: said.Approve, Reason: said.Reason, Channel: "chat:" + asked.GetChannel(),
 	}
-	a, err := s.decide(ctx, decision)
-	switch {
-	case err == nil && a.GetStatus() == approval.Pending:
-		return &butlerv1.DecideInChatResponse{Handled: true, Text: words.more(a), Approval: a}, nil
-	case err == nil:
-		return &butlerv1.DecideInChatResponse{Handled: true, Text: words.decided(a), Approval: a}, nil
-	case fault.ClassOf(err) != fault.User:
+	a, err := s.decide(ctx, decision, turn.String())
+	if err == nil {
+		return words.answer(a), nil
+	}
+	if fault.ClassOf(err) != fault.User {
 		return nil, err // tried again
 	}
 	s.noteAttempt(ctx, decision, err)
-	if stands, _, loadErr := s.load(ctx, id); loadErr == nil && lastWordIs(stands, person, said.Approve) {
-		// The same message again, after a crash between the decision and its answer.
-		return &butlerv1.DecideInChatResponse{Handled: true, Text: words.decided(stands), Approval: stands}, nil
-	}
 	return &butlerv1.DecideInChatResponse{Handled: true, Text: words.refused(err)}, nil
 }
 
-func lastWordIs(a *butlerv1.Approval, person *butlerv1.Actor, yes bool) bool {
-	n := len(a.GetDecisions())
-	ended := a.GetStatus() == approval.Approved && yes || a.GetStatus() == approval.Denied && !yes
-	return ended && n > 0 && a.GetDecisions()[n-1].GetBy().GetId() == person.GetId() && a.GetDecisions()[n-1].GetApproved() == yes
+// decidedBy gives the request in which a message counts as somebody's word.
+func (b *book) decidedBy(message string) *butlerv1.Approval {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, id := range slices.Backward(b.order) {
+		p, ok := b.by[id]
+		if ok && slices.ContainsFunc(p.a.GetDecisions(), func(d *butlerv1.ApprovalDecision) bool { return d.GetMessage() == message }) {
+			return p.a
+		}
+	}
+	return nil
 }
 
 // lately gives the id of the newest request that has or had the code.
@@ -380,6 +390,14 @@ func oneLine(visible, command string) string {
 	}
 	visible = strings.NewReplacer("\n", " ⏎ ", "\r", " ", "`", "'").Replace(visible)
 	return cut(visible, 200)
+}
+
+func (w words) answer(a *butlerv1.Approval) *butlerv1.DecideInChatResponse {
+	text := w.decided(a)
+	if a.GetStatus() == approval.Pending {
+		text = w.more(a)
+	}
+	return &butlerv1.DecideInChatResponse{Handled: true, Text: text, Approval: a}
 }
 
 func (w words) more(a *butlerv1.Approval) string {

@@ -40,7 +40,6 @@ func (s *Service) RequestApproval(ctx context.Context, req *butlerv1.RequestAppr
 	if err != nil {
 		return nil, err
 	}
-	subject := approval.RequestSubject(a.GetId())
 	seq, err := s.append(ctx, a, 0)
 	if errors.Is(err, bus.ErrFenced) { // asked before
 		stands, _, err := s.load(ctx, a.GetId())
@@ -55,7 +54,7 @@ func (s *Service) RequestApproval(ctx context.Context, req *butlerv1.RequestAppr
 	s.book.put(a, seq)
 	s.decided.WithLabelValues(a.GetStatus()).Inc()
 	s.log.InfoContext(ctx, "an approval was requested", "approval", a.GetId(), "status", a.GetStatus(), "rule", a.GetPolicy().GetRule(),
-		"requester", a.GetRequester().GetId(), "risk", a.GetRisk().GetLevel(), "subject", subject)
+		"requester", a.GetRequester().GetId(), "risk", a.GetRisk().GetLevel())
 	return &butlerv1.RequestApprovalResponse{Approval: a}, nil
 }
 

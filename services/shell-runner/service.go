@@ -3,11 +3,13 @@
 //
 // The files, in the order of a command's way:
 //   - access.go: who may;
-//   - route.go: whether a message is a command, a control or talk;
+//   - route.go: whether a message is a command, a control or talk; classify.go and words.go: how a command line is told
+//     from a sentence;
 //   - inspect.go: the exact effect of a command line, here and now;
 //   - execute.go: taking a grant and running what it allows, once; open.go: what a crash left open;
 //   - stream.go: output on its way to people: redacted, without control sequences, in pieces;
-//   - control.go: slash commands and keys; skills.go and the skills;
+//   - control.go: slash commands; keys.go and input.go: what goes to the program in the foreground; mode.go;
+//   - skills.go and the skills;
 //   - idle.go: sessions that nobody uses;
 //   - shelllog.go: the log of commands in SQL.
 package shell
@@ -37,7 +39,7 @@ import (
 )
 
 // Streams are those that shell-runner declares.
-var Streams = []string{bus.ShellStream, bus.ParkedStream}
+var Streams = []string{bus.ShellStream}
 
 // Settings are what an operator chooses. Zero values mean the defaults.
 type Settings struct {
@@ -78,6 +80,8 @@ type Deps struct {
 	// DB keeps the shell log; without it there is none to search.
 	DB       *storage.DB
 	Redactor *redact.Redactor
+	// Skills are slash commands beside the built-in ones.
+	Skills   []Skill
 	Settings Settings
 	Replica  string                // names this process; unique per start
 	Log      *slog.Logger          // discards when nil
@@ -104,6 +108,8 @@ type Service struct {
 	settings atomic.Pointer[Settings]
 	guard    atomic.Pointer[guard.Guard]
 	ready    atomic.Bool
+	skills   map[string]Skill // by trigger
+	order    []Skill          // as they are listed
 
 	mu    sync.Mutex
 	seats map[int64]*seat // by person
@@ -141,6 +147,9 @@ func New(d Deps) (*Service, error) {
 		return nil, fmt.Errorf("shell: %w", err)
 	}
 	if s.logbook, err = newLogbook(d.DB, d.Log); err != nil {
+		return nil, err
+	}
+	if err := s.learn(append(builtinSkills(s), d.Skills...)); err != nil {
 		return nil, err
 	}
 	if err := s.prepare(); err != nil {
@@ -217,6 +226,7 @@ type seat struct {
 
 	mu     sync.Mutex
 	grants map[string]time.Time // programs that input may be passed to, until when
+	chosen chosenMode           // what the person chose for the mode
 	warned time.Time            // when the person was told that the session closes
 	// thread and language are of the conversation that last had to do with the shell, for what is told outside of a turn.
 	thread   int64

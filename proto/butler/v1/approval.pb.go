@@ -805,7 +805,9 @@ type ApprovalDecision struct {
 	// When.
 	At *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
 	// Digest of the effect that it was said of.
-	Digest        string `protobuf:"bytes,6,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest string `protobuf:"bytes,6,opt,name=digest,proto3" json:"digest,omitempty"`
+	// The message by which it was said in a chat: <person>.<thread>.<turn>.
+	Message       string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -878,6 +880,13 @@ func (x *ApprovalDecision) GetAt() *timestamppb.Timestamp {
 func (x *ApprovalDecision) GetDigest() string {
 	if x != nil {
 		return x.Digest
+	}
+	return ""
+}
+
+func (x *ApprovalDecision) GetMessage() string {
+	if x != nil {
+		return x.Message
 	}
 	return ""
 }
@@ -3093,14 +3102,15 @@ const file_butler_v1_approval_proto_rawDesc = "" +
 	"\x06quorum\x18\x03 \x01(\x05R\x06quorum\x12\x14\n" +
 	"\x05roles\x18\x04 \x03(\tR\x05roles\x12\x16\n" +
 	"\x06people\x18\x05 \x03(\x03R\x06people\x12\x1c\n" +
-	"\trequester\x18\x06 \x01(\tR\trequester\"\xc6\x01\n" +
+	"\trequester\x18\x06 \x01(\tR\trequester\"\xe0\x01\n" +
 	"\x10ApprovalDecision\x12 \n" +
 	"\x02by\x18\x01 \x01(\v2\x10.butler.v1.ActorR\x02by\x12\x1a\n" +
 	"\bapproved\x18\x02 \x01(\bR\bapproved\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\achannel\x18\x04 \x01(\tR\achannel\x12*\n" +
 	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x16\n" +
-	"\x06digest\x18\x06 \x01(\tR\x06digest\"\x8e\x01\n" +
+	"\x06digest\x18\x06 \x01(\tR\x06digest\x12\x18\n" +
+	"\amessage\x18\a \x01(\tR\amessage\"\x8e\x01\n" +
 	"\fApprovalEdit\x12 \n" +
 	"\x02by\x18\x01 \x01(\v2\x10.butler.v1.ActorR\x02by\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
