@@ -10,7 +10,10 @@ import (
 )
 
 // allow says nil when the person may use a shell. Nobody else learns more than whom to ask.
-func (s *Service) allow(person *butlerv1.Actor) error {
+func (s *Service) allow(person *butlerv1.Actor) error { return s.allowIn(person, "") }
+
+// allowIn is allow with its sentence in a language.
+func (s *Service) allowIn(person *butlerv1.Actor, language string) error {
 	if person.GetId() <= 0 {
 		return fault.New(fault.Invalid, "a shell belongs to a person")
 	}
@@ -23,6 +26,7 @@ func (s *Service) allow(person *butlerv1.Actor) error {
 			return nil
 		}
 	}
-	return fault.New(fault.Forbidden, "you may not use the shells of %s; ask an administrator to add you to "+
-		"security.allowed_users (BUTLER_ALLOWED_USERS): your id is %d", s.host, person.GetId())
+	return fault.New(fault.Forbidden, say(language, "you may not use the shells of %s; ask an administrator to add you to "+
+		"security.allowed_users (BUTLER_ALLOWED_USERS): your id is %d",
+		"你无权使用 %s 的 shell；请联系管理员把你加入 security.allowed_users（BUTLER_ALLOWED_USERS）：你的编号是 %d"), s.host, person.GetId())
 }

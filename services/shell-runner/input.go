@@ -9,6 +9,7 @@ import (
 
 	"github.com/butlerhub/butler/pkg/approval"
 	"github.com/butlerhub/butler/pkg/fault"
+	"github.com/butlerhub/butler/pkg/redact"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 	"github.com/butlerhub/butler/services/shell-runner/guard"
 	"github.com/butlerhub/butler/services/shell-runner/tmux"
@@ -42,7 +43,7 @@ func needsGrant(st tmux.State, text string) bool {
 // inspectInput gives the effect of passing input to a program that is in the foreground now. The seat is held.
 func (s *Service) inspectInput(ctx context.Context, sess *tmux.Session, program string) (*butlerv1.Effect, *butlerv1.Risk, error) {
 	st := stateOf(ctx, sess)
-	if st.ShellForeground || st.Foreground.Name == "" {
+	if st.ShellForeground && st.State != tmux.Blocked || st.Foreground.Name == "" {
 		return nil, nil, fault.New(fault.Conflict, "there is no program in the foreground of the shell that takes input")
 	}
 	if program != "" && program != st.Foreground.Name {
@@ -76,9 +77,11 @@ func grantKey(generation string, p tmux.Process) string {
 
 // granted says whether input may be passed to the program in the foreground. The seat is held.
 func (s *Service) granted(seat *seat, sess *tmux.Session, st tmux.State, text string) bool {
-	if !needsGrant(st, text) {
-		return true
-	}
+	return !needsGrant(st, text) || s.hasGrant(seat, sess, st)
+}
+
+// hasGrant says whether the person may type anything into the program in the foreground. The seat is held.
+func (s *Service) hasGrant(seat *seat, sess *tmux.Session, st tmux.State) bool {
 	seat.mu.Lock()
 	defer seat.mu.Unlock()
 	until, ok := seat.grants[grantKey(sess.Generation(), st.Foreground)]
@@ -97,7 +100,7 @@ func (s *Service) passInput(ctx context.Context, j *job, seat *seat, sess *tmux.
 	}
 	seat.grants[grantKey(sess.Generation(), st.Foreground)] = s.now().Add(inputSpan)
 	seat.mu.Unlock()
-	screen, err := s.typeInto(ctx, seat, sess, j.req.GetInput())
+	screen, err := s.pass(ctx, seat, sess, j.req.GetInput(), j.req.GetLanguage())
 	if err != nil {
 		s.finish(j, approval.UseRefused, nil, fault.MessageOf(err))
 		return s.response(ctx, j.last, sess), nil
@@ -106,27 +109,100 @@ func (s *Service) passInput(ctx context.Context, j *job, seat *seat, sess *tmux.
 	return s.response(ctx, j.last, sess), nil
 }
 
+// pass gives a message to the program in the foreground: the keys of a message that begins with /key, else its text. It
+// gives the screen afterwards. The seat is held.
+func (s *Service) pass(ctx context.Context, seat *seat, sess *tmux.Session, text, language string) (string, error) {
+	if firstField(text) == "/key" {
+		keys, err := parseKeys(text, language)
+		if err != nil {
+			return "", err
+		}
+		return s.press(ctx, seat, sess, keys, language)
+	}
+	return s.typeInto(ctx, seat, sess, literal(text), language)
+}
+
 // typeInto passes text to the program in the foreground and gives the screen afterwards, redacted. At the shell's own
-// prompt it types nothing: lines there are commands. The seat is held.
-func (s *Service) typeInto(ctx context.Context, seat *seat, sess *tmux.Session, text string) (string, error) {
+// prompt, and to a program that does not read, it types nothing: the shell would take the line for a command. The seat is
+// held.
+func (s *Service) typeInto(ctx context.Context, seat *seat, sess *tmux.Session, text, language string) (string, error) {
 	switch {
 	case len(text) > maxInput:
-		return "", fault.New(fault.TooLarge, "at most %d bytes are passed at once", maxInput)
+		return "", fault.New(fault.TooLarge, say(language, "at most %d bytes are passed at once", "一次最多传送 %d 字节"), maxInput)
 	case !utf8.ValidString(text):
 		return "", fault.New(fault.Invalid, "input is text in UTF-8")
 	}
-	st := stateOf(ctx, sess)
-	if st.ShellForeground {
-		return "", fault.New(fault.Conflict, "the shell is at its prompt: what is typed there is a command")
+	st := s.reading(ctx, sess)
+	switch {
+	case st.ShellForeground && st.State != tmux.Blocked:
+		return "", atPromptFault(language)
+	case st.State != tmux.Blocked && st.Mode != tmux.Interactive:
+		return "", fault.New(fault.Conflict, say(language, "%s does not read what is typed; wait for it, or /cancel",
+			"%s 现在不读取输入；请等待，或发送 /cancel"), st.Foreground.Name)
+	case !s.granted(seat, sess, st, text):
+		return "", fault.New(fault.Forbidden, say(language, "passing input to %s needs an approval", "向 %s 传送输入需要审批"), st.Foreground.Name)
 	}
-	if !s.granted(seat, sess, st, text) {
-		return "", fault.New(fault.Forbidden, "passing input to %s needs an approval", st.Foreground.Name)
-	}
-	enter := !viewers[st.Foreground.Name] || utf8.RuneCountInString(text) > 1
-	if err := sess.Type(ctx, text, enter); err != nil {
+	if err := s.typeText(ctx, sess, st, text, language); err != nil {
 		return "", err
 	}
-	return s.screen(ctx, sess)
+	screen, err := s.screen(ctx, sess)
+	if err != nil {
+		return "", nil //nolint:nilerr // it was typed; typing it again would be worse than not to show what came of it
+	}
+	if st.Password && len(text) > 3 {
+		screen = strings.ReplaceAll(screen, text, redact.Marker("password"))
+	}
+	return screen, nil
+}
+
+// typeText types text, and Enter where that belongs to it: lines and commands of full-screen programs (":wq") have one,
+// single keys have not. Enter comes once it is seen that the program is still there; otherwise the shell would take the
+// text for a command.
+func (s *Service) typeText(ctx context.Context, sess *tmux.Session, st tmux.State, text, language string) error {
+	single := viewers[st.Foreground.Name] && utf8.RuneCountInString(text) == 1
+	fullScreen := st.AlternateScreen && (text == "" || !strings.ContainsRune(":/?", rune(text[0])))
+	if single || fullScreen || strings.Contains(text, "\n") {
+		return sess.Type(ctx, text, !single && !fullScreen)
+	}
+	if text != "" {
+		if err := sess.Type(ctx, text, false); err != nil {
+			return err
+		}
+	}
+	after := stateOf(ctx, sess)
+	if after.Foreground.PID != st.Foreground.PID || after.ShellForeground && after.State != tmux.Blocked {
+		_ = sess.Keys(ctx, "C-u")
+		return fault.New(fault.Conflict, say(language, "%s ended just now; nothing was passed to it", "%s 刚刚结束；未传送任何输入"), st.Foreground.Name)
+	}
+	return sess.Type(ctx, "", true)
+}
+
+// readingWait is how long a program may take until it reads.
+const readingWait = 700 * time.Millisecond
+
+// reading looks at the session until a program reads, for a moment at most.
+func (s *Service) reading(ctx context.Context, sess *tmux.Session) tmux.State {
+	limit := time.NewTimer(readingWait)
+	defer limit.Stop()
+	for {
+		st := stateOf(ctx, sess)
+		if st.ShellForeground || st.State == tmux.Blocked || st.Mode == tmux.Interactive {
+			return st
+		}
+		select {
+		case <-limit.C:
+			return st
+		case <-ctx.Done():
+			return st
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// atPromptFault says why nothing is typed at the prompt.
+func atPromptFault(language string) error {
+	return fault.New(fault.Conflict, "%s", say(language, "the shell is at its prompt: what is typed there is a command; send it as one",
+		"shell 处于提示符：在此输入的内容就是命令，请作为命令发送"))
 }
 
 // screen gives what the terminal shows once it is quiet, redacted.

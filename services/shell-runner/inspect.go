@@ -161,15 +161,25 @@ func (s *Service) busy(ctx context.Context, sess *tmux.Session, err error) error
 	if _, ok := errors.AsType[*tmux.BusyError](err); !ok {
 		return err
 	}
-	st := stateOf(ctx, sess)
+	busy := busyFault(stateOf(ctx, sess), "")
+	return fault.Wrap(err, fault.CodeOf(busy), "%s", fault.MessageOf(busy))
+}
+
+// busyFault says what keeps the shell from running a command.
+func busyFault(st tmux.State, language string) error {
 	what := st.Foreground.Name
-	if what == "" {
-		what = "a command"
+	if what == "" || st.ShellForeground {
+		what = say(language, "a command", "一条命令")
 	}
-	if st.Mode == tmux.Interactive {
-		return fault.Wrap(err, fault.Conflict, "the shell shows %s: leave it first, or /key C-c", what)
+	switch {
+	case st.Password:
+		return fault.New(fault.Conflict, say(language, "%s asks for a password in the shell: send it, or /cancel", "shell 中的 %s 正在等待密码：请输入密码，或发送 /cancel"), what)
+	case st.State == tmux.Blocked:
+		return fault.New(fault.Conflict, say(language, "%s waits for a line in the shell: send it, or /cancel", "shell 中的 %s 正在等待输入：请输入一行，或发送 /cancel"), what)
+	case st.Mode == tmux.Interactive:
+		return fault.New(fault.Conflict, say(language, "the shell shows %s: leave it first, or /key C-c", "shell 正在显示 %s：请先退出它，或发送 /key C-c"), what)
 	}
-	return fault.Wrap(err, fault.Conflict, "the shell is busy with %s: wait for it, or /cancel", what)
+	return fault.New(fault.Conflict, say(language, "the shell is busy with %s: wait for it, or /cancel", "shell 正忙于 %s：请等待它结束，或发送 /cancel"), what)
 }
 
 // stateOf looks at a session; what cannot be told is unknown.
@@ -185,8 +195,9 @@ func stateOf(ctx context.Context, sess *tmux.Session) tmux.State {
 func (s *Service) shellState(ctx context.Context, sess *tmux.Session) *butlerv1.ShellState {
 	st := stateOf(ctx, sess)
 	quiet, _ := sess.Idle()
+	mode, _ := s.seat(personOf(sess)).mode(st)
 	out := &butlerv1.ShellState{
-		Name: sess.Name(), Session: sess.Generation(), Host: s.host, Person: personOf(sess), Mode: string(st.Mode), State: string(st.State),
+		Name: sess.Name(), Session: sess.Generation(), Host: s.host, Person: personOf(sess), Mode: string(mode), State: string(st.State),
 		Dir: st.Dir, Password: st.Password, ActiveAt: timestamppb.New(s.now().Add(-quiet)),
 	}
 	if !st.ShellForeground {

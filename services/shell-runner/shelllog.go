@@ -113,22 +113,25 @@ type entry struct {
 type logQuery struct {
 	Person int64
 	Words  []string // all must occur in command or output
-	Status string
+	Status string   // ended, refused, unknown; ok and failed: ended with status 0, with another
 	Since  time.Time
 	Limit  int
 }
 
 // search gives the newest rows that fit, newest first.
 func (l *logbook) search(ctx context.Context, q logQuery) ([]entry, error) {
-	if l.db == nil || !l.ready.Load() {
-		return nil, fault.New(fault.Unavailable, "the shell log cannot be searched now: SQL does not answer")
-	}
 	where, args := "user_id = $1 AND executed_at >= $2", []any{strconv.FormatInt(q.Person, 10), q.Since.UnixMilli()}
 	add := func(condition string, v any) {
 		args = append(args, v)
 		where += " AND " + strings.ReplaceAll(condition, "?", "$"+strconv.Itoa(len(args)))
 	}
-	if q.Status != "" {
+	switch q.Status {
+	case "":
+	case "ok":
+		where += " AND status = 'ended' AND exit_status = 0"
+	case "failed":
+		where += " AND status = 'ended' AND exit_status <> 0"
+	default:
 		add("status = ?", q.Status)
 	}
 	escape := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
@@ -136,15 +139,30 @@ func (l *logbook) search(ctx context.Context, q logQuery) ([]entry, error) {
 		add(`(LOWER(command) LIKE ? ESCAPE '\' OR LOWER(output) LIKE ? ESCAPE '\')`, "%"+escape.Replace(strings.ToLower(w))+"%")
 	}
 	args = append(args, q.Limit)
-	var out []entry
-	err := l.db.Read(ctx, func(tx *storage.Tx) (err error) {
+	return l.read(ctx, where+` ORDER BY id DESC LIMIT $`+strconv.Itoa(len(args)), args...)
+}
+
+// entry gives one row of a person.
+func (l *logbook) entry(ctx context.Context, person, id int64) (e entry, found bool, err error) {
+	rows, err := l.read(ctx, "user_id = $1 AND id = $2", strconv.FormatInt(person, 10), id)
+	if err != nil || len(rows) == 0 {
+		return entry{}, false, err
+	}
+	return rows[0], true, nil
+}
+
+func (l *logbook) read(ctx context.Context, where string, args ...any) (out []entry, err error) {
+	if l.db == nil || !l.ready.Load() {
+		return nil, fault.New(fault.Unavailable, "the shell log cannot be searched now: SQL does not answer")
+	}
+	err = l.db.Read(ctx, func(tx *storage.Tx) (err error) {
 		out, err = storage.Collect(tx, func(row storage.Row) (e entry, err error) {
 			var at, ms int64
 			err = row.Scan(&e.ID, &e.Session, &e.Command, &e.Output, &at, &e.Host, &e.Status, &e.Exit, &e.Dir, &ms, &e.Approver, &e.Approved)
 			e.At, e.Duration = time.UnixMilli(at), time.Duration(ms)*time.Millisecond
 			return e, err
 		}, `SELECT id, session_id, command, output, executed_at, host, status, exit_status, cwd, duration_ms, approver, approved
-			FROM shell_logs WHERE `+where+` ORDER BY id DESC LIMIT $`+strconv.Itoa(len(args)), args...)
+			FROM shell_logs WHERE `+where, args...)
 		return err
 	})
 	return out, err
