@@ -140,11 +140,17 @@ type cluster struct {
 	gateways   []*process
 	brains     []*process
 	registries []*process
+	approvals  []*process
+	shells     []*process
 
 	settings    []string // of every service
 	databaseURL string
 	brainAddrs  []string
-	registry    string // address of the registry's gRPC
+	registry    string // address of the registry's gRPC, and so on
+	approval    string
+	peopleAddrs []string
+	shell       string
+	shellDir    string // of the shell-runner, with a short path
 	operatorKey string
 }
 
@@ -155,7 +161,8 @@ func newCluster(t testing.TB, model *script, postgres *storagetest.Cluster, sett
 	c := &cluster{
 		site: &site{t: t, model: model}, dir: t.TempDir(), postgres: postgres, settings: settings,
 		token: strings.Repeat("internal-token.", 4), databaseURL: socketURL(postgres.NewDatabase(t)),
-		registry: freeAddr(t), operatorKey: "operator-of-the-test",
+		registry: freeAddr(t), approval: freeAddr(t), shell: freeAddr(t),
+		peopleAddrs: []string{freeAddr(t), freeAddr(t)}, operatorKey: "operator-of-the-test",
 	}
 	c.nats = newProcess(t, "nats", natsServer(t), "-c", filepath.Join(c.dir, "nats", "nats-server.conf"))
 	c.nats.addr = freeAddr(t)
@@ -168,7 +175,22 @@ func newCluster(t testing.TB, model *script, postgres *storagetest.Cluster, sett
 	for range 2 {
 		c.addGateway()
 	}
+	c.approvals = []*process{c.service("approval", "approval", "BUTLER_APPROVAL_ADDR="+c.approval)}
+	c.shellDir = shortDir(t)
+	c.shells = []*process{c.service("shell-runner", "shell-runner", "BUTLER_SHELL_ADDR="+c.shell, "BUTLER_DATA_DIR="+c.shellDir)}
 	return c
+}
+
+// shortDir is a folder in which shells can be kept: their sockets have short paths. The shells in it end with the test.
+func shortDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Cleanup(func() { endShells(t, filepath.Join(dir, "shells")) })
+	return dir
 }
 
 // addBrain makes one more replica of butler-brain.
@@ -185,7 +207,7 @@ func (c *cluster) addGateway() *process {
 	addr := freeAddr(c.t)
 	n := len(c.gateways)
 	p := c.service("gateway", fmt.Sprintf("gateway-%d", n+1),
-		"BUTLER_HTTP_ADDR="+addr, "BUTLER_PEOPLE_ADDR=127.0.0.1:0", "BUTLER_BRAIN_TARGET="+c.brainAddrs[n%len(c.brainAddrs)])
+		"BUTLER_HTTP_ADDR="+addr, "BUTLER_PEOPLE_ADDR="+c.peopleAddrs[n%len(c.peopleAddrs)], "BUTLER_BRAIN_TARGET="+c.brainAddrs[n%len(c.brainAddrs)])
 	c.gateways = append(c.gateways, p)
 	c.urls = append(c.urls, "http://"+addr)
 	return p
@@ -199,9 +221,10 @@ func (c *cluster) service(service, name string, settings ...string) *process {
 		c.t.Fatal(err)
 	}
 	p.env = append(environment(c.t, c.model, dir),
-		"BUTLER_NATS_URL=nats://"+c.nats.addr, "BUTLER_NATS_CREDENTIALS="+natsCredentials(c.dir, service),
+		"BUTLER_NATS_URL=nats://"+c.nats.addr, "BUTLER_NATS_CREDENTIALS="+natsCredentials(c.dir, strings.TrimSuffix(service, "-runner")),
 		"BUTLER_DATABASE_URL="+c.databaseURL, "INTERNAL_SERVICE_TOKEN="+c.token,
-		"BUTLER_REGISTRY_TARGET="+c.registry, "BUTLER_OPS_ADDR="+p.ops)
+		"BUTLER_REGISTRY_TARGET="+c.registry, "BUTLER_OPS_ADDR="+p.ops, "BUTLER_APPROVAL_TARGET="+c.approval,
+		"BUTLER_PEOPLE_TARGET="+c.peopleAddrs[0], "BUTLER_SHELL_HOST=host", "BUTLER_SHELL_TARGETS=host="+c.shell)
 	p.env = append(p.env, settings...)
 	p.env = append(p.env, c.settings...)
 	return p
@@ -211,6 +234,8 @@ func (c *cluster) service(service, name string, settings ...string) *process {
 func (c *cluster) services() []*process {
 	var out []*process
 	out = append(out, c.registries...)
+	out = append(out, c.approvals...)
+	out = append(out, c.shells...)
 	out = append(out, c.brains...)
 	return append(out, c.gateways...)
 }
