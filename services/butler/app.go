@@ -99,10 +99,10 @@ the settings file. All settings: ` + "`butler config`" + `.`,
 			root.AddCommand(c)
 		}
 	}
-	add("talk", a.chatCommand(), a.sessionsCommand(), a.loginCommand(), a.logoutCommand())
+	add("talk", a.chatCommand(), a.sessionsCommand(), a.approvalsCommand(), a.loginCommand(), a.logoutCommand())
 	add("manage", a.usersCommand(), a.tokensCommand(), a.passwordCommand())
 	add("run", a.upCommand(), a.gatewayCommand(), a.brainCommand(), a.registryCommand(), a.approvalCommand(), a.shellRunnerCommand())
-	add("operate", a.doctorCommand(), a.configCommand(), a.guardCommand(), a.replayCommand(), a.natsConfigCommand(), a.versionCommand())
+	add("operate", a.doctorCommand(), a.configCommand(), a.guardCommand(), a.auditCommand(), a.replayCommand(), a.natsConfigCommand(), a.versionCommand())
 	root.SetHelpCommandGroupID("operate")
 	root.SetCompletionCommandGroupID("operate")
 	return root
