@@ -3,6 +3,7 @@ package brain
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 
 	"github.com/cloudwego/eino/schema"
@@ -39,7 +40,11 @@ func (s *Service) Complete(req *butlerv1.CompleteRequest, out grpc.ServerStreami
 		t := float32(*req.Temperature)
 		opts.Temperature = &t
 	}
-	prompt, _ := model.TrimToWindow(msgs, s.settings.ContextWindow)
+	prompt, trimmed := model.TrimToWindow(msgs, s.promptLimit())
+	if trimmed.Any() {
+		s.metrics.trimmed.Inc()
+		s.log.InfoContext(ctx, "a conversation was cut to the model's window", "trimmed", fmt.Sprintf("%+v", trimmed))
+	}
 	var sendErr error
 	sent := false
 	calls := int32(0)

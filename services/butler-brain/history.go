@@ -11,6 +11,7 @@ import (
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/journal"
+	"github.com/butlerhub/butler/services/butler-brain/model"
 )
 
 // turnState is a turn as far as this replica has read it.
@@ -20,9 +21,9 @@ type turnState struct {
 	last    uint64           // sequence of the newest record
 	records []journal.Record // of a turn that is open; dropped when it has ended
 	ended   bool
-	// messages are what the turn adds to later prompts, once it has ended.
-	messages []*schema.Message
-	size     int // bytes of text in messages
+	// said is what the turn adds to later prompts, once it has ended.
+	said *model.Group
+	size int // bytes of text in it
 	// attached is the host of the shell that the ended turn attached its conversation to, or detachedHost; empty when it
 	// changed nothing.
 	attached string
@@ -73,8 +74,10 @@ func (h *history) add(turn chat.Turn, r journal.Record) {
 	t.last = r.Seq
 	t.records = append(t.records, r)
 	if r.Kind == journal.KindEnd {
-		t.messages, t.attached = foldTurn(t.records)
-		for _, m := range t.messages {
+		var messages []*schema.Message
+		messages, t.attached = foldTurn(t.records)
+		t.said = model.NewGroup(messages)
+		for _, m := range messages {
 			t.size += len(m.Content)
 			for _, c := range m.ToolCalls {
 				t.size += len(c.Function.Arguments)
@@ -143,7 +146,7 @@ func (h *history) before(t *turnState) past {
 			p.unsettled = true
 			continue
 		}
-		p.messages = append(p.messages, other.messages...)
+		p.turns = append(p.turns, other.said)
 		if other.attached != "" {
 			p.attached = other.attached
 		}

@@ -11,6 +11,7 @@ type metrics struct {
 	waiting  prometheus.Histogram
 	routes   *prometheus.CounterVec
 	commands *prometheus.CounterVec
+	trimmed  prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -35,8 +36,11 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m.commands = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "butler_turn_commands_total", Help: "Commands that turns wanted to run, by who proposed them and what became of them.",
 	}, []string{"proposer", "end"})
+	m.trimmed = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "butler_prompts_trimmed_total", Help: "Prompts from which something was left out because it did not fit into the model's window.",
+	})
 	if r != nil {
-		r.MustRegister(m.turns, m.running, m.sessions, m.waiting, m.routes, m.commands)
+		r.MustRegister(m.turns, m.running, m.sessions, m.waiting, m.routes, m.commands, m.trimmed)
 	}
 	return m
 }

@@ -73,7 +73,7 @@ func commandTool(shells Shells) Tool {
 // untrusted gives what the model has read in this turn that nobody vouches for: the results of tools.
 func (t *talk) untrusted() []*butlerv1.UntrustedSource {
 	var out []*butlerv1.UntrustedSource
-	for _, m := range t.msgs[t.begins:] {
+	for _, m := range t.msgs {
 		if m.Role == schema.Tool && len(out) < maxUntrusted {
 			out = append(out, &butlerv1.UntrustedSource{Name: m.ToolName, Excerpt: firstRunes(m.Content, maxExcerpt-1)})
 		}

@@ -5,6 +5,7 @@
 //   - sessions.go: what wakes which session on this replica, and one turn of a session at a time;
 //   - history.go: what a session has said so far, read from the log;
 //   - turn.go: the program of one turn, run on the journal (pkg/journal), so that any replica can go on with it;
+//   - prompt.go: what of all that was said stands in the prompt;
 //   - speech.go: the streamed text of a turn;
 //   - tools.go: what the model may call;
 //   - effects.go: how a command is inspected, approved and executed; runcommand.go: the model's tool for that; direct.go:
@@ -106,6 +107,8 @@ type Service struct {
 	exec     *journal.Executor
 	sessions *sessions
 
+	gauge       gauge
+	background  sync.WaitGroup // what nobody waits for, until the end
 	completions *slots // of answers without a session at the same time
 	ready       atomic.Bool
 }
@@ -187,6 +190,7 @@ func (s *Service) Run(ctx context.Context) error {
 	cancel()
 	s.sessions.wait()
 	wg.Wait()
+	s.background.Wait()
 	if ctx.Err() != nil {
 		return nil
 	}

@@ -55,8 +55,9 @@ var toolName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 // toolbox holds the tools by name.
 type toolbox struct {
-	infos []*schema.ToolInfo
-	by    map[string]Tool
+	infos  []*schema.ToolInfo
+	by     map[string]Tool
+	tokens int // about how many a prompt has of the descriptions
 }
 
 func newToolbox(tools []Tool) (*toolbox, error) {
@@ -75,8 +76,20 @@ func newToolbox(tools []Tool) (*toolbox, error) {
 		}
 		b.by[t.Info.Name] = t
 		b.infos = append(b.infos, t.Info)
+		b.tokens += describedTokens(t.Info)
 	}
 	return b, nil
+}
+
+// describedTokens is about how many tokens the description of a tool takes, rather too many than too few.
+func describedTokens(info *schema.ToolInfo) int {
+	size := len(info.Name) + len(info.Desc)
+	if js, err := info.ToJSONSchema(); err == nil && js != nil {
+		if data, err := json.Marshal(js); err == nil {
+			size += len(data)
+		}
+	}
+	return size/3 + 16
 }
 
 // clip keeps the beginning of a tool's result and says so.

@@ -20,9 +20,9 @@ import (
 
 // past is what was before a turn. The session, which has read it already, gives it to the turn's program by context.
 type past struct {
-	messages  []*schema.Message
-	attached  string // host of the shell that the conversation is attached to; empty for none
-	unsettled bool   // a turn before this one is open, which may still change attached
+	turns     []*model.Group // oldest first
+	attached  string         // host of the shell that the conversation is attached to; empty for none
+	unsettled bool           // a turn before this one is open, which may still change attached
 }
 
 type pastKey struct{}
@@ -39,8 +39,8 @@ type talk struct {
 	asked  *butlerv1.ChatAsked
 	past   past
 	speech *speech
-	msgs   []*schema.Message
-	begins int // the first of msgs that is this turn's
+	heads  []*schema.Message // system messages
+	msgs   []*schema.Message // this turn's
 	deeds  deeds
 	usage  butlerv1.Usage
 	model  string
@@ -106,11 +106,8 @@ func (s *Service) talk(ctx context.Context, run *journal.Run) (*talk, error) {
 		p.attached = ""
 	}
 	t := &talk{s: s, run: run, turn: turn, asked: &asked, past: p, speech: newSpeech(s, turn, asked.LocalId)}
-	t.msgs = make([]*schema.Message, 0, len(p.messages)+8)
-	t.msgs = append(t.msgs, schema.SystemMessage(s.systemPrompt(&asked)))
-	t.msgs = append(t.msgs, p.messages...)
-	t.begins = len(t.msgs)
-	t.msgs = append(t.msgs, schema.UserMessage(asked.Text))
+	t.heads = []*schema.Message{schema.SystemMessage(s.systemPrompt(&asked))}
+	t.msgs = []*schema.Message{schema.UserMessage(asked.Text)}
 	return t, nil
 }
 
@@ -123,10 +120,7 @@ func (s *Service) systemPrompt(asked *butlerv1.ChatAsked) string {
 
 // think is one step: a call of the model, again where that can help.
 func (t *talk) think(ctx context.Context, step int) (modelOutcome, error) {
-	prompt, trimmed := model.TrimToWindow(t.msgs, t.s.settings.ContextWindow)
-	if trimmed.Any() {
-		t.s.log.InfoContext(ctx, "the prompt was cut to the model's window", "turn", t.turn.String(), "trimmed", fmt.Sprintf("%+v", trimmed))
-	}
+	prompt := t.prompt(ctx)
 	effect := journal.Effect{Repeat: journal.Pure, Cost: journal.Spent{ModelCalls: 1}}
 	spoke := false
 	out, err := journal.Do(ctx, t.run, modelKey(step), effect, func(ctx context.Context, c *journal.Call) (modelOutcome, error) {
@@ -160,6 +154,9 @@ func (t *talk) think(ctx context.Context, step int) (modelOutcome, error) {
 	}
 	t.usage.ModelCalls++
 	t.model = out.Model
+	if out.Usage != nil && spoke && !t.s.model.Demo() {
+		t.s.gauge.learn(t.s.clock.Now(), &t.s.background, prompt, t.s.tools.tokens, out.Usage.PromptTokens)
+	}
 	if out.Usage != nil {
 		t.usage.PromptTokens += out.Usage.PromptTokens
 		t.usage.CompletionTokens += out.Usage.CompletionTokens

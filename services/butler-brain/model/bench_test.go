@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -47,13 +48,25 @@ func BenchmarkStream20Chunks(b *testing.B) {
 	}
 }
 
-func BenchmarkTrimToWindow(b *testing.B) {
-	msgs := []*schema.Message{schema.SystemMessage("rules")}
-	for range 200 {
-		msgs = append(msgs, schema.UserMessage(strings.Repeat("问题 question ", 50)), schema.AssistantMessage(strings.Repeat("a", 2000), nil))
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		model.TrimToWindow(msgs, 30_000)
+// Prompts of sessions of any length: what fits by its sizes, and what has to be cut, when every turn was counted before.
+func BenchmarkFit(b *testing.B) {
+	for _, turns := range []int{10, 100, 5000} {
+		for name, window := range map[string]int{"fits": 1 << 30, "cut": 8000} {
+			b.Run(fmt.Sprintf("%s/%d", name, turns), func(b *testing.B) {
+				p := model.Prompt{
+					Heads: []*schema.Message{schema.SystemMessage(strings.Repeat("rules ", 300))},
+					Turn:  []*schema.Message{schema.UserMessage("a question of about the usual length, not more")},
+				}
+				for range turns {
+					p.Past = append(p.Past, model.NewGroup([]*schema.Message{
+						schema.UserMessage(strings.Repeat("问题 question ", 10)), schema.AssistantMessage(strings.Repeat("an answer ", 50), nil)}))
+				}
+				p.Fit(window)
+				b.ReportAllocs()
+				for b.Loop() {
+					p.Fit(window)
+				}
+			})
+		}
 	}
 }

@@ -108,7 +108,7 @@ func (r demoReply) meta(in []*schema.Message) *schema.ResponseMeta {
 	if r.call != nil {
 		finish = "tool_calls"
 	}
-	prompt, answer := EstimateTokens(in), textTokens(r.text)
+	prompt, answer := estimateTokens(in), estimateText(r.text)
 	return &schema.ResponseMeta{FinishReason: finish, Usage: &schema.TokenUsage{
 		PromptTokens: prompt, CompletionTokens: answer, TotalTokens: prompt + answer,
 	}}

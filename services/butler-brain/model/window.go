@@ -2,144 +2,226 @@ package model
 
 import (
 	"fmt"
+	"sync/atomic"
+	"unicode/utf8"
 
 	"github.com/cloudwego/eino/schema"
+
+	"github.com/butlerhub/butler/pkg/tokens"
 )
 
 const (
 	messageOverhead = 4  // tokens around each message
-	smallestMessage = 64 // tokens to which a giant message may be cut
+	smallestMessage = 64 // tokens to which a giant message is cut before anything else has to go
+	omittedTokens   = 32 // most tokens of the note about what was left out
+	// MinWindow is the smallest window that a prompt is made for; what is asked for less gets this.
+	MinWindow = 256
 )
 
-// EstimateTokens gives about how many tokens messages take in a prompt. Tokenizers differ: it counts four characters of
-// Latin text, one of Chinese, Japanese or Korean, and two of anything else as a token, which is rather too many than
-// too few.
-func EstimateTokens(msgs []*schema.Message) int {
+// CountTokens gives how many tokens messages take in a prompt, by the vocabulary of package tokens. About a millisecond
+// for each KiB.
+func CountTokens(msgs []*schema.Message) int {
 	n := 0
 	for _, m := range msgs {
-		n += messageTokens(m)
+		n += measure(m).total()
 	}
 	return n
 }
 
-func messageTokens(m *schema.Message) int {
-	if m == nil {
-		return 0
-	}
-	n := messageOverhead + textTokens(m.Content) + textTokens(m.Name) + textTokens(m.ToolCallID)
-	for i := range m.ToolCalls {
-		call := &m.ToolCalls[i]
-		n += messageOverhead + textTokens(call.ID) + textTokens(call.Function.Name) + textTokens(call.Function.Arguments)
-	}
-	return n
-}
-
-// mostTokens gives what EstimateTokens cannot exceed, from the sizes alone: no character counts more than a third of a token
-// for each of its bytes.
+// mostTokens gives what CountTokens cannot exceed, from the sizes alone.
 func mostTokens(msgs []*schema.Message) int {
-	most := func(s string) int { return len(s)/3 + 1 }
 	n := 0
 	for _, m := range msgs {
-		if m == nil {
-			continue
-		}
-		n += messageOverhead + most(m.Content) + most(m.Name) + most(m.ToolCallID)
+		n += messageOverhead + tokens.Most(m.Content) + tokens.Most(m.Name) + tokens.Most(m.ToolCallID)
 		for i := range m.ToolCalls {
 			call := &m.ToolCalls[i]
-			n += messageOverhead + most(call.ID) + most(call.Function.Name) + most(call.Function.Arguments)
+			n += messageOverhead + tokens.Most(call.ID) + tokens.Most(call.Function.Name) + tokens.Most(call.Function.Arguments)
 		}
 	}
 	return n
 }
 
-// textTokens estimates in quarters of a token.
-func textTokens(s string) int {
-	quarters := 0
-	for _, r := range s {
-		quarters += runeQuarters(r)
-	}
-	return (quarters + 3) / 4
+// sized is a message with its tokens: those of its text, which can be cut, and all others.
+type sized struct {
+	m              *schema.Message
+	content, fixed int
 }
 
-// runeQuarters takes whole blocks for Chinese, Japanese and Korean: exact tables would cost more than they tell.
-func runeQuarters(r rune) int {
-	switch {
-	case r < 0x80:
-		return 1
-	case r < 0x1100:
-		return 2
-	case r < 0x1200, r >= 0x2E80 && r < 0xA4D0, r >= 0xAC00 && r < 0xD7B0, r >= 0xF900 && r < 0xFB00, r >= 0xFF00:
-		return 4 // Jamo, radicals to Yi, Hangul, compatibility and full-width forms, everything beyond the BMP
-	default:
-		return 2
+func (s sized) total() int { return s.content + s.fixed }
+
+func measure(m *schema.Message) sized {
+	s := sized{m: m, content: tokens.Count(m.Content), fixed: messageOverhead + tokens.Count(m.Name) + tokens.Count(m.ToolCallID)}
+	for i := range m.ToolCalls {
+		call := &m.ToolCalls[i]
+		s.fixed += messageOverhead + tokens.Count(call.ID) + tokens.Count(call.Function.Name) + tokens.Count(call.Function.Arguments)
 	}
+	return s
 }
 
-// Trimmed says what TrimToWindow left out.
+func measureAll(msgs []*schema.Message) (out []sized, total int) {
+	out = make([]sized, len(msgs))
+	for i, m := range msgs {
+		out[i] = measure(m)
+		total += out[i].total()
+	}
+	return out, total
+}
+
+// Group is the messages of one ended turn, which stay together. It is safe for concurrent use; the messages are not
+// changed any more.
+type Group struct {
+	Messages []*schema.Message
+
+	most   int
+	tokens atomic.Int64 // counted when they are needed first
+}
+
+// NewGroup makes a group of messages.
+func NewGroup(msgs []*schema.Message) *Group { return &Group{Messages: msgs, most: mostTokens(msgs)} }
+
+// Tokens counts the group's tokens, once.
+func (g *Group) Tokens() int {
+	n := g.tokens.Load()
+	if n == 0 && len(g.Messages) > 0 {
+		n = int64(CountTokens(g.Messages))
+		g.tokens.Store(n)
+	}
+	return int(n)
+}
+
+// Prompt is what may stand in a prompt, in this order.
+type Prompt struct {
+	Heads []*schema.Message // system messages: who Butler is, pinned facts, the summary
+	Past  []*Group          // ended turns, oldest first
+	Turn  []*schema.Message // the turn that is being answered
+}
+
+// Trimmed says what Fit left out.
 type Trimmed struct {
 	Messages int // whole messages left out
-	Turns    int // turns that these were, the oldest first
+	Turns    int // turns of the past that these were, the oldest first
 	Cut      int // messages whose middle was cut out
+	Heads    int // system messages whose middle was cut out
 }
 
 // Any says whether anything was left out.
 func (t Trimmed) Any() bool { return t != Trimmed{} }
 
-// TrimToWindow gives the messages that fit into window tokens (as EstimateTokens counts) and says what was left out. The
-// system messages at the beginning stay. A turn, a person's message and all that follows up to the next one, stays or
-// goes as a whole, the oldest first, and a note says so; so a tool call is never parted from its results. The last turn
-// always stays: in it, giant messages lose their middle, and then the oldest rounds of tool calls go. The given messages
-// are not changed. When the system messages leave no room, the result may be larger than window.
-func TrimToWindow(msgs []*schema.Message, window int) ([]*schema.Message, Trimmed) {
-	if mostTokens(msgs) <= window || EstimateTokens(msgs) <= window {
-		return msgs, Trimmed{}
+// Fit gives the messages of a prompt of at most window tokens (MinWindow when that is more) and says what was left out.
+// A turn of the past stays or goes as a whole, the oldest first, and a note says so; so a call is never parted from its
+// result. The turn that is being answered stays: in it giant messages lose their middle, and then the oldest rounds of
+// calls go. System messages may take half of the window; longer ones lose their middle. When not even the newest turn of
+// the past fits, it loses the middles of its giant messages too, if there is room. What is given is not changed.
+//
+// Nothing is counted when the sizes show that everything fits, and each turn of the past at most once.
+func (p Prompt) Fit(window int) ([]*schema.Message, Trimmed) {
+	window = max(window, MinWindow)
+	if p.most() <= window {
+		return p.all(), Trimmed{}
 	}
+	heads, headTokens := measureAll(p.Heads)
+	turn, turnTokens := measureAll(p.Turn)
+	if p.past(window-headTokens-turnTokens) == 0 && headTokens+turnTokens <= window {
+		return p.all(), Trimmed{}
+	}
+
+	var t Trimmed
+	head := p.Heads
+	if headTokens > window/2 {
+		for len(heads) > 1 && floor([][]sized{heads}) > window/2 { // hundreds of them: no one but a caller of Complete
+			heads = heads[:len(heads)-1]
+			t.Messages++
+		}
+		head, headTokens, t.Heads = cutMessages(heads, window/2)
+	}
+	left := window - headTokens - omittedTokens
+	last := p.Turn
+	if turnTokens > left {
+		var gone int
+		last, turnTokens, gone, t.Cut = trimTurn(turn, left)
+		t.Messages += gone
+	}
+	left -= turnTokens
+	t.Turns = p.past(left)
+	var cut []*schema.Message // of the newest turn of the past
+	if n := len(p.Past); n > 0 && t.Turns == n && left >= window/8 {
+		newest, _ := measureAll(p.Past[n-1].Messages)
+		var gone, shortened int
+		if cut, _, gone, shortened = trimTurn(newest, left); len(cut) > 0 {
+			t.Turns--
+			t.Messages += gone
+			t.Cut += shortened
+		}
+	}
+	for _, g := range p.Past[:t.Turns] {
+		t.Messages += len(g.Messages)
+	}
+	kept := p.Past[t.Turns:]
+	out := make([]*schema.Message, 0, len(head)+len(cut)+len(last)+8)
+	out = append(out, head...)
+	if t.Messages > 0 {
+		out = append(out, omitted(t.Messages))
+	}
+	if cut != nil {
+		out, kept = append(out, cut...), nil
+	}
+	for _, g := range kept {
+		out = append(out, g.Messages...)
+	}
+	return append(out, last...), t
+}
+
+// most is what the whole prompt cannot exceed.
+func (p Prompt) most() int {
+	n := mostTokens(p.Heads) + mostTokens(p.Turn)
+	for _, g := range p.Past {
+		n += g.most
+	}
+	return n
+}
+
+func (p Prompt) all() []*schema.Message {
+	n := len(p.Heads) + len(p.Turn)
+	for _, g := range p.Past {
+		n += len(g.Messages)
+	}
+	out := append(make([]*schema.Message, 0, n), p.Heads...)
+	for _, g := range p.Past {
+		out = append(out, g.Messages...)
+	}
+	return append(out, p.Turn...)
+}
+
+// past gives how many of the oldest turns have to go so that the others take at most left tokens.
+func (p Prompt) past(left int) int {
+	i := len(p.Past)
+	for i > 0 && left >= 0 {
+		if left -= p.Past[i-1].Tokens(); left >= 0 {
+			i--
+		}
+	}
+	return i
+}
+
+// TrimToWindow is Fit of a conversation whose turns begin with the user's messages; the last is the one to be answered.
+func TrimToWindow(msgs []*schema.Message, window int) ([]*schema.Message, Trimmed) {
 	head := 0
 	for head < len(msgs) && msgs[head].Role == schema.System {
 		head++
 	}
-	var trimmed Trimmed
-	left := window - EstimateTokens(msgs[:head])
-	turns := splitBefore(msgs[head:], schema.User)
-	if len(turns) == 0 {
-		return msgs, trimmed
-	}
-	last := turns[len(turns)-1]
-	sizes := make([]int, len(turns))
-	total := 0
-	for i, turn := range turns {
-		sizes[i] = EstimateTokens(turn)
-		total += sizes[i]
-	}
-	note := omitted(0)
-	for i := 0; i < len(turns)-1 && total > left; i++ {
-		if trimmed.Turns == 0 {
-			left -= messageTokens(note)
+	p := Prompt{Heads: msgs[:head]}
+	for _, turn := range splitBefore(msgs[head:], schema.User) {
+		if p.Turn != nil {
+			p.Past = append(p.Past, NewGroup(p.Turn))
 		}
-		total -= sizes[i]
-		trimmed.Turns++
-		trimmed.Messages += len(turns[i])
+		p.Turn = turn
 	}
-	if total > left { // the last turn alone
-		if trimmed.Turns == 0 {
-			left -= messageTokens(note)
-		}
-		last, trimmed.Messages, trimmed.Cut = trimTurn(last, left, trimmed.Messages)
-	}
-	out := make([]*schema.Message, 0, len(msgs)+1)
-	out = append(out, msgs[:head]...)
-	if trimmed.Messages > 0 {
-		out = append(out, omitted(trimmed.Messages))
-	}
-	for _, turn := range turns[trimmed.Turns : len(turns)-1] {
-		out = append(out, turn...)
-	}
-	return append(out, last...), trimmed
+	return p.Fit(window)
 }
 
-// omitted is the note for the model; its size does not depend on n below a million.
+// omitted is the note for the model.
 func omitted(n int) *schema.Message {
-	return schema.SystemMessage(fmt.Sprintf("[%6d earlier messages of this conversation are left out here.]", n))
+	return schema.SystemMessage(fmt.Sprintf("[%d earlier messages of this conversation are left out here.]", n))
 }
 
 // splitBefore cuts messages into groups, each beginning with a message of role; what stands before the first such
@@ -155,56 +237,94 @@ func splitBefore(msgs []*schema.Message, role schema.RoleType) [][]*schema.Messa
 	return groups
 }
 
-// trimTurn makes one turn fit: first the middles of its largest messages go, then its oldest rounds, where a round is an
-// assistant's message with the results of its calls.
-func trimTurn(turn []*schema.Message, left, dropped int) (out []*schema.Message, messages, cut int) {
-	rounds := splitBefore(turn, schema.Assistant)
+// trimTurn makes one turn fit into left tokens: its oldest rounds go while not even cut messages fit, where a round is an
+// assistant's message with the results of its calls; then the middles of its largest messages. The person's message and
+// the newest round go last, and only when nothing else helps.
+func trimTurn(turn []sized, left int) (out []*schema.Message, total, gone, cut int) {
+	var rounds [][]sized
+	for i, s := range turn {
+		if i == 0 || s.m.Role == schema.Assistant {
+			rounds = append(rounds, nil)
+		}
+		rounds[len(rounds)-1] = append(rounds[len(rounds)-1], s)
+	}
 	first := 0 // rounds[0] holds the person's message, unless the turn begins with an answer
-	if rounds[0][0].Role != schema.Assistant {
+	if len(rounds) > 0 && rounds[0][0].m.Role != schema.Assistant {
 		first = 1
 	}
-	for first < len(rounds)-1 && floorTokens(rounds) > left {
-		dropped += len(rounds[first])
+	for len(rounds) > first && floor(rounds) > left {
+		if len(rounds) == first+1 { // the newest: at least what was called is told
+			if short, ok := shorten(rounds[first]); ok {
+				rounds[first] = short
+				cut++
+				continue
+			}
+		}
+		gone += len(rounds[first])
 		rounds = append(rounds[:first:first], rounds[first+1:]...)
 	}
-	var kept []*schema.Message
+	var kept []sized
 	for _, round := range rounds {
 		kept = append(kept, round...)
 	}
-	limit := fairLimit(kept, left)
-	for i, m := range kept {
-		if messageTokens(m) > limit && contentTokens(m) > smallestMessage {
-			copied := *m
-			copied.Content = cutMiddle(m.Content, max(smallestMessage, limit-(messageTokens(m)-contentTokens(m))))
-			kept[i] = &copied
-			cut++
-		}
-	}
-	return kept, dropped, cut
+	out, total, n := cutMessages(kept, left)
+	return out, total, gone, cut + n
 }
 
-func contentTokens(m *schema.Message) int { return textTokens(m.Content) }
-
-// floorTokens is the size of rounds with every message cut as far as it may be.
-func floorTokens(rounds [][]*schema.Message) int {
+// floor is the size of rounds with every message cut as far as is done before something has to go.
+func floor(rounds [][]sized) int {
 	n := 0
 	for _, round := range rounds {
-		for _, m := range round {
-			n += messageTokens(m) - contentTokens(m) + min(contentTokens(m), smallestMessage)
+		for _, s := range round {
+			n += s.fixed + min(s.content, smallestMessage)
 		}
 	}
 	return n
 }
 
-// fairLimit gives the largest size to which all larger messages must be cut so that the sum fits into left.
-func fairLimit(msgs []*schema.Message, left int) int {
-	low, high := 0, left
+// shorten takes the giant arguments out of calls; ok is false when there are none.
+func shorten(round []sized) (out []sized, ok bool) {
+	out = append(out, round...)
+	for i, s := range out {
+		for j, call := range s.m.ToolCalls {
+			if tokens.Count(call.Function.Arguments) <= smallestMessage {
+				continue
+			}
+			m := *out[i].m
+			m.ToolCalls = append([]schema.ToolCall(nil), m.ToolCalls...)
+			m.ToolCalls[j].Function.Arguments = `{"note":"cut out: too long"}`
+			out[i], ok = measure(&m), true
+		}
+	}
+	return out, ok
+}
+
+// cutMessages cuts the middles out of the largest messages, all to the same size, so that all take at most left tokens, if
+// their other parts do.
+func cutMessages(msgs []sized, left int) (out []*schema.Message, total, cut int) {
+	limit := fairLimit(msgs, left)
+	for _, s := range msgs {
+		m, n := s.m, s.content
+		if n > limit {
+			copied := *m
+			copied.Content = cutMiddle(m.Content, n, limit)
+			m, n = &copied, tokens.Count(copied.Content)
+			cut++
+		}
+		out = append(out, m)
+		total += s.fixed + n
+	}
+	return out, total, cut
+}
+
+// fairLimit gives the largest size to which all larger texts must be cut so that the sum fits into left.
+func fairLimit(msgs []sized, left int) int {
+	low, high := 0, max(left, 0)
 	for low < high {
 		limit := (low + high + 1) / 2
 		sum := 0
-		for _, m := range msgs {
-			fixed := messageTokens(m) - contentTokens(m)
-			sum += fixed + min(contentTokens(m), max(limit-fixed, smallestMessage))
+		for _, s := range msgs {
+			sum += s.fixed + min(s.content, limit)
 		}
 		if sum <= left {
 			low = limit
@@ -215,24 +335,34 @@ func fairLimit(msgs []*schema.Message, left int) int {
 	return low
 }
 
-// cutMiddle keeps the beginning and the end of s, within limit tokens including the note between them.
-func cutMiddle(s string, limit int) string {
+// cutMiddle keeps the beginning and the end of s, which has n tokens, within limit tokens including the note between them.
+func cutMiddle(s string, n, limit int) string {
 	const note = "\n[… the middle was cut out: too long …]\n"
-	budget := (limit - textTokens(note) - 1) * 4 // in quarters
-	if budget <= 0 {
-		budget = 4
+	const noteTokens = 20
+	if limit <= 2*noteTokens {
+		return cutBytes(s, limit) // no more tokens than bytes
 	}
-	runes := []rune(s)
-	front, back := 0, len(runes)
-	for used := 0; front < back; front++ {
-		if used += runeQuarters(runes[front]); used > budget/2 {
-			break
+	keep := (limit - noteTokens) * len(s) / n
+	for range 8 {
+		out := ends(s, keep, note)
+		got := tokens.Count(out)
+		if got <= limit {
+			return out
 		}
+		keep = min(keep*limit/got, keep*19/20)
 	}
-	for used := 0; back > front; back-- {
-		if used += runeQuarters(runes[back-1]); used > budget/2 {
-			break
-		}
+	return ends(s, limit-tokens.Most(note), note)
+}
+
+// ends joins the beginning and the end of s, about keep bytes in all, at the borders of characters.
+func ends(s string, keep int, between string) string {
+	keep = min(max(keep, 0), len(s))
+	front := cutBytes(s, keep/2)
+	back := s[len(front):]
+	back = back[len(cutBytes(back, max(len(back)-keep/2, 0))):]
+	for len(back) > keep/2 { // cutBytes went back to the beginning of a character
+		_, size := utf8.DecodeRuneInString(back)
+		back = back[size:]
 	}
-	return string(runes[:front]) + note + string(runes[back:])
+	return front + between + back
 }
