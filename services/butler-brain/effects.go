@@ -262,7 +262,7 @@ func (t *talk) execute(ctx context.Context, w wish, round int, a *butlerv1.Appro
 func (t *talk) ended(ctx context.Context, w wish, round int, a *butlerv1.Approval, res *butlerv1.ExecuteResponse,
 	call func(context.Context, int) (proto.Message, error)) (*butlerv1.ExecuteResponse, error) {
 	if t.fresh(stepKey(w.key, "run", round)) {
-		t.notice(a.GetId(), wordsIn(t.asked.Language).goesOn(a, t.s.settings.CommandTimeout))
+		t.notice(a.GetId(), wordsIn(t.asked.Language).goesOn(a, res, t.s.settings.CommandTimeout))
 	}
 	_, err := t.run.Await(ctx, stepKey(w.key, "end", round), time.Time{})
 	var failure *journal.Failure

@@ -107,9 +107,25 @@ func (w words) unreachable(host string) string {
 		"批准服务或 %s 的终端暂时没有响应，我会继续尝试；停止此消息即可放弃。\n\n"), host)
 }
 
-func (w words) goesOn(a *butlerv1.Approval, after time.Duration) string {
-	return fmt.Sprintf(w.pick("\n`%s` still runs after %s and goes on; the answer comes when it ends. Stopping this message interrupts it.\n\n",
-		"\n`%s` 已运行 %s，仍在继续；结束后会给出结果。停止此消息会中断它。\n\n"), inline(a.GetEffect().GetCommand()), after)
+// goesOn tells that a command has not ended: it runs, or it waits for what the person writes.
+func (w words) goesOn(a *butlerv1.Approval, res *butlerv1.ExecuteResponse, after time.Duration) string {
+	command, shell := inline(a.GetEffect().GetCommand()), res.GetShell()
+	switch {
+	case shell.GetPassword():
+		return fmt.Sprintf(w.pick("\n`%s` waits for a password. What you write next goes to it; it is not shown on the screen, but it stands in this conversation. `/cancel` interrupts it.\n\n",
+			"\n`%s` 正在等待密码。接下来输入的内容会传给它，不会显示在屏幕上，但会留在本会话中。`/cancel` 可中断。\n\n"), command)
+	case shell.GetState() == "blocked":
+		return fmt.Sprintf(w.pick("\n`%s` waits for a line. What you write next goes to it; `/cancel` interrupts it.\n\n",
+			"\n`%s` 正在等待输入。接下来输入的内容会传给它；`/cancel` 可中断。\n\n"), command)
+	case shell.GetMode() == "interactive":
+		return fmt.Sprintf(w.pick("\n`%s` is in the foreground. What you write next goes to it, `/key` presses keys, `/screen` shows it, `/nl` talks to me meanwhile.\n\n",
+			"\n`%s` 正在前台运行。接下来输入的内容会传给它；`/key` 发送按键，`/screen` 查看屏幕，`/nl` 可先与我对话。\n\n"), command)
+	}
+	if took := duration(res.GetOutcome()); took > 0 {
+		after = took.Round(time.Second)
+	}
+	return fmt.Sprintf(w.pick("\n`%s` still runs after %s and goes on; the answer comes when it ends. `/cancel`, or stopping this message, interrupts it.\n\n",
+		"\n`%s` 已运行 %s，仍在继续；结束后会给出结果。发送 `/cancel` 或停止此消息会中断它。\n\n"), command, after)
 }
 
 func (w words) detached() string {

@@ -340,25 +340,54 @@ func (s *Service) wake(ctx context.Context, use *butlerv1.ApprovalUse) {
 	}
 }
 
-// wait waits for the end of a job, as long as a command is waited for.
+// needsPerson is how often it is looked whether a command waits for a person; at the second look in a row it does.
+const needsPerson = 120 * time.Millisecond
+
+// freeAfter is how long a command is waited for whose turn is woken by its end: as long as the call lasts, the person's next
+// message has to wait, and it may be /cancel.
+const freeAfter = 3 * time.Second
+
+// wait waits for the end of a job, as long as a command is waited for. One that waits for somebody, because it takes keys or
+// a line, is not waited for: what they write comes by other calls.
 func (s *Service) wait(ctx context.Context, j *job, sess *tmux.Session) (*butlerv1.ExecuteResponse, error) {
-	limit := time.NewTimer(s.settings.Load().CommandTimeout + 200*time.Millisecond)
-	defer limit.Stop()
-	select {
-	case <-j.ended:
-		if j.last == nil {
-			return nil, fault.New(fault.Unavailable, "what became of %s is being looked at; ask again", j.id)
-		}
-		return s.response(ctx, j.last, sess), nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-limit.C:
-		text, bytes, cut, redacted := j.out.soFar()
-		return &butlerv1.ExecuteResponse{Status: "running", Shell: s.shellAfter(ctx, sess), Outcome: &butlerv1.CommandOutcome{
-			Running: true, Output: text, OutputBytes: bytes, Truncated: cut, Redacted: redacted,
-			DurationMs: s.now().Sub(j.use.GetTakenAt().AsTime()).Milliseconds(),
-		}}, nil
+	patience := s.settings.Load().CommandTimeout + 200*time.Millisecond
+	if j.req.GetWaiter().GetKey() != "" {
+		patience = min(patience, freeAfter)
 	}
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	look := time.NewTicker(needsPerson)
+	defer look.Stop()
+	for seen := 0; seen < 2; {
+		select {
+		case <-j.ended:
+			if j.last == nil {
+				return nil, fault.New(fault.Unavailable, "what became of %s is being looked at; ask again", j.id)
+			}
+			return s.response(ctx, j.last, sess), nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-limit.C:
+			seen = 2
+		case <-look.C:
+			if sess == nil {
+				continue
+			}
+			st := stateOf(ctx, sess)
+			if st.Command != j.id || st.Mode != tmux.Interactive && st.State != tmux.Blocked {
+				seen = 0
+			} else if seen++; seen == 2 && st.Mode == tmux.Interactive {
+				if screen, err := s.screen(ctx, sess); err == nil {
+					j.out.show(screen)
+				}
+			}
+		}
+	}
+	text, bytes, cut, redacted := j.out.soFar()
+	return &butlerv1.ExecuteResponse{Status: "running", Shell: s.shellAfter(ctx, sess), Outcome: &butlerv1.CommandOutcome{
+		Running: true, Output: text, OutputBytes: bytes, Truncated: cut, Redacted: redacted,
+		DurationMs: s.now().Sub(j.use.GetTakenAt().AsTime()).Milliseconds(),
+	}}, nil
 }
 
 // shellAfter gives the session, nil when there is none.

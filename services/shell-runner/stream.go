@@ -44,7 +44,9 @@ type output struct {
 	streamed int
 	last     time.Time
 	timer    *time.Timer
-	full     bool // maxStreamed was reached
+	full     bool // no more is published: maxStreamed was reached, or the program draws on the screen
+	pages    int  // times the screen was begun anew
+	shown    bool // a picture of the screen was published
 	closed   bool
 
 	head  []byte
@@ -55,7 +57,7 @@ type output struct {
 
 func (s *Service) newOutput(req *butlerv1.ExecuteRequest) *output {
 	o := &output{s: s, req: req}
-	o.text.emit = o.collect
+	o.text.emit, o.text.home = o.collect, o.page
 	o.safe = s.redactor.Stream(&o.text)
 	return o
 }
@@ -99,6 +101,34 @@ func (o *output) collect(text []byte) {
 		text = fmt.Appendf(nil, "\n[… the output goes on; what is shown here ends after %d KiB …]\n", maxStreamed>>10)
 	}
 	o.pending.Write(text)
+}
+
+// maxPages is how often a command may begin the screen anew before its further output is not published: it draws.
+const maxPages = 2
+
+// page takes that the screen is written anew, as top does it: of what stood there nothing is kept. o.mu is held.
+func (o *output) page() {
+	if o.total == 0 {
+		return
+	}
+	o.head, o.tail, o.total = nil, nil, 0
+	if o.pages++; o.pages == maxPages && !o.full {
+		o.pending.WriteString("\n[… it draws on the screen: /screen shows that …]\n")
+		o.full = true
+	}
+}
+
+// show publishes a picture of the screen, once.
+func (o *output) show(screen string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed || o.shown || screen == "" {
+		return
+	}
+	o.shown = true
+	o.publish()
+	o.index++
+	o.send(&butlerv1.ChatDelta{Index: o.index, Text: screen + "\n"})
 }
 
 // schedule publishes what is pending, now or a moment later. o.mu is held.
@@ -230,11 +260,13 @@ func (o *output) kept() (text string, bytes int64, cut bool, redacted int32) {
 // that was written over as it last stood. It is fed with any cut of the stream.
 type plain struct {
 	emit func([]byte)
+	home func() // the screen is begun anew; may be nil
 
-	state int
-	line  []byte // of the current line, what was not emitted
-	shown bool   // some of the current line was emitted
-	cr    bool   // a carriage return was seen: what comes writes over the line
+	params []byte // of a control sequence
+	state  int
+	line   []byte // of the current line, what was not emitted
+	shown  bool   // some of the current line was emitted
+	cr     bool   // a carriage return was seen: what comes writes over the line
 }
 
 const (
@@ -265,7 +297,7 @@ func (p *plain) take(b byte) {
 	case inEscape:
 		switch b {
 		case '[':
-			p.state = inCSI
+			p.state, p.params = inCSI, p.params[:0]
 		case ']', 'P', 'X', '^', '_':
 			p.state = inString
 		case '(', ')', '*', '+', '#', '%':
@@ -276,8 +308,15 @@ func (p *plain) take(b byte) {
 		}
 		return
 	case inCSI:
-		if b >= 0x40 && b <= 0x7e || b == '\n' {
+		switch {
+		case b >= 0x40 && b <= 0x7e || b == '\n':
 			p.state = inText
+			if at := string(p.params); (b == 'H' || b == 'f') && (at == "" || at == "1" || at == "1;1") && p.home != nil {
+				p.line, p.cr, p.shown = p.line[:0], false, false
+				p.home()
+			}
+		case len(p.params) < 8:
+			p.params = append(p.params, b)
 		}
 		return
 	case inString:
