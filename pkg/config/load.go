@@ -167,11 +167,14 @@ func (l *loader) readFile(name string) {
 		l.problem(name, "%v", err)
 		return
 	}
-	values, problems := readYAML(data, l.entries, func(v string) (string, bool) {
+	values, problems, notices := readYAML(data, l.entries, func(v string) (string, bool) {
 		l.expanded = append(l.expanded, v)
 		value, ok := l.env[v]
 		return value, ok
 	})
+	for _, n := range notices {
+		l.warn("%s: %s", name, n)
+	}
 	for _, p := range problems {
 		where := name
 		if p.line > 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -25,8 +26,28 @@ type fileProblem struct {
 // maxProblems bounds how many problems of one file are told.
 const maxProblems = 50
 
+// published is the section in which the settings of Butler-Shell, as published, stand. They are read as what they are called
+// here; a file may have both forms, but no setting twice.
+const published = "butler."
+
+// publishedKeys are the published settings that are called differently here.
+var publishedKeys = map[string]string{"guardrail.approval_timeout": "approval.timeout", "logging.level": "log.level"}
+
+// publishedSections are the published sections that are none here.
+var publishedSections = map[string]bool{"logging": true, "napcat": true}
+
+// publishedUnused are accepted without effect, with what is said of that.
+var publishedUnused = map[string]string{
+	"logging.path": "logging.path has no effect: the log goes to standard error, and the log of commands to the database (/log); redirect standard " +
+		"error to a file where one is wanted",
+	"napcat.ws_url": napcatNotice, "napcat.token": napcatNotice,
+}
+
+const napcatNotice = "napcat has no effect yet: QQ comes with its channel"
+
 type yamlReader struct {
 	entries  []entry
+	notices  []string
 	lookup   func(string) (string, bool)
 	values   []fileValue
 	problems []fileProblem
@@ -35,18 +56,18 @@ type yamlReader struct {
 
 // readYAML flattens one YAML document into settings. Variables are expanded in values after parsing, so that what a
 // variable holds can never become YAML. Aliases are refused: they serve nothing here and can multiply a small file.
-func readYAML(data []byte, entries []entry, lookup func(string) (string, bool)) ([]fileValue, []fileProblem) {
+func readYAML(data []byte, entries []entry, lookup func(string) (string, bool)) ([]fileValue, []fileProblem, []string) {
 	r := &yamlReader{entries: entries, lookup: lookup, seen: map[string]int{}}
 	if !utf8.Valid(data) {
-		return nil, []fileProblem{{0, "is not UTF-8 text"}}
+		return nil, []fileProblem{{0, "is not UTF-8 text"}}, nil
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
 	if err := dec.Decode(&doc); err != nil {
 		if errors.Is(err, io.EOF) {
-			return nil, nil // empty, or comments only
+			return nil, nil, nil // empty, or comments only
 		}
-		return nil, []fileProblem{{0, "is not valid YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}}
+		return nil, []fileProblem{{0, "is not valid YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}}, nil
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		r.problem(0, "must be one YAML document")
@@ -62,7 +83,7 @@ func readYAML(data []byte, entries []entry, lookup func(string) (string, bool)) 
 	default:
 		r.problem(root.Line, "must hold settings as key: value")
 	}
-	return r.values, r.problems
+	return r.values, r.problems, r.notices
 }
 
 func (r *yamlReader) problem(line int, format string, args ...any) {
@@ -74,7 +95,27 @@ func (r *yamlReader) problem(line int, format string, args ...any) {
 	}
 }
 
-// mapping reads a section. The table has two levels, and unknown sections are not descended into, so depth is bounded.
+// own gives what a key of the published section is called here; any other key is itself.
+func own(key string) (name string, isPublished bool) {
+	name, isPublished = strings.CutPrefix(key, published)
+	if to, ok := publishedKeys[name]; ok && isPublished {
+		name = to
+	}
+	return name, isPublished
+}
+
+// unused takes a published setting that has no effect here.
+func (r *yamlReader) unused(key string) bool {
+	name, isPublished := strings.CutPrefix(key, published)
+	notice, ok := publishedUnused[name]
+	if ok && isPublished && !slices.Contains(r.notices, notice) {
+		r.notices = append(r.notices, notice)
+	}
+	return ok && isPublished
+}
+
+// mapping reads a section. The table has two levels, the published section one more, and unknown sections are not descended
+// into, so depth is bounded.
 func (r *yamlReader) mapping(node *yaml.Node, prefix string) {
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		k, v := node.Content[i], node.Content[i+1]
@@ -83,13 +124,20 @@ func (r *yamlReader) mapping(node *yaml.Node, prefix string) {
 			continue
 		}
 		key := prefix + k.Value
-		if first, ok := r.seen[key]; ok {
+		name, isPublished := own(key)
+		e, section, ok := r.find(name)
+		section = section || isPublished && publishedSections[name] || key+"." == published
+		seen := key
+		if ok && !section {
+			seen = name
+		}
+		if first, ok := r.seen[seen]; ok {
 			r.problem(k.Line, "%s is set twice, first in line %d", clip(key), first)
 			continue
 		}
-		r.seen[key] = k.Line
-		e, section, ok := r.find(key)
+		r.seen[seen] = k.Line
 		switch {
+		case r.unused(key):
 		case section && v.Kind == yaml.MappingNode:
 			r.mapping(v, key+".")
 		case section && v.Tag == "!!null": // a section whose settings are all commented out

@@ -122,7 +122,7 @@ func FuzzReadYAML(f *testing.F) {
 	entries := table("/home/ann", "/home/ann/data")
 	lookup := func(name string) (string, bool) { return "value of " + name, name != "MISSING" }
 	f.Fuzz(func(t *testing.T, data []byte) {
-		values, problems := readYAML(data, entries, lookup)
+		values, problems, _ := readYAML(data, entries, lookup)
 		if len(problems) > maxProblems+1 {
 			t.Fatalf("%d problems", len(problems))
 		}
