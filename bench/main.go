@@ -3,7 +3,7 @@
 // model as another process, and is itself all the people.
 //
 //	go run .                          everything, about five minutes
-//	go run . --filter 'turn|journal'  some groups: turn, journal, model, idle
+//	go run . --filter 'turn|journal'  some groups: turn, journal, model, shell, idle
 //	go run . --cpuprofile cpu.pprof   where the time of a turn goes, with many people
 //
 // Absolute figures move by 2–3 times from minute to minute on a shared machine. So what is compared is measured in
@@ -55,7 +55,7 @@ func parse(args []string, errOut io.Writer) (options, error) {
 	f.IntVar(&o.appends, "appends", 400, "appends, steps and model calls of one caller in a round")
 	f.IntVar(&o.connections, "connections", 1000, "idle WebSocket connections")
 	f.IntVar(&o.logMessages, "log-messages", 20_000, "messages in the log when the time to ready is taken; try 1000000")
-	filter := f.String("filter", "", "regular expression: the groups to measure, of turn, journal, model, idle")
+	filter := f.String("filter", "", "regular expression: the groups to measure, of turn, journal, model, shell, idle")
 	sync := f.String("sync", "always,2m", "settings of the log's sync to measure, of always and 2m; the first one is profiled")
 	f.StringVar(&o.json, "json", "results.json", "file for the figures; - for none")
 	f.StringVar(&o.butler, "butler", "", "a butler program to measure instead of one built from the tree")
@@ -155,6 +155,7 @@ var groups = []group{
 	{"turn", turns},
 	{"journal", journals},
 	{"model", models},
+	{"shell", shells},
 	{"idle", idle},
 }
 
@@ -175,7 +176,7 @@ func measure(ctx context.Context, o options, progress io.Writer) (*report, error
 		}
 	}
 	if len(out.Figures) == 0 {
-		return nil, errors.New("--filter names no group: there are turn, journal, model, idle")
+		return nil, errors.New("--filter names no group: there are turn, journal, model, shell, idle")
 	}
 	out.end()
 	return out, nil
