@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/butlerhub/butler/pkg/approval"
+	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/fault"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 )
@@ -135,7 +136,7 @@ func TestBadRequests(t *testing.T) {
 		_, err := r.RequestApproval(r.ctx(), q)
 		require.Equal(t, fault.Invalid, fault.CodeOf(err), name)
 	}
-	huge := request(w, approval.ByModel, string(make([]byte, maxCommand+1)), "high")
+	huge := request(w, approval.ByModel, string(make([]byte, approval.MaxCommand+1)), "high")
 	_, err := r.RequestApproval(r.ctx(), huge)
 	require.Equal(t, fault.TooLarge, fault.CodeOf(err))
 }
@@ -496,4 +497,35 @@ func TestNothingIsDecidedWhenNobodyKnowsWhoMay(t *testing.T) {
 	r.people.mu.Unlock()
 	_, err = r.word("alice", a.GetId(), true)
 	require.NoError(t, err)
+}
+
+// Events that cannot be read, and ones of a later version, hold nothing up: lists, decisions and the audit go on, and
+// nothing is granted by them.
+func TestWhatCannotBeReadHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	good := r.ask("bob", "rm x")
+	bad, odd := approval.NewID("bad"), approval.NewID("odd")
+	for id, data := range map[string]string{
+		bad: `{"id":`, odd: `{"id":"` + odd + `","status":"approved-later","code":"K7QF","of_a_later_version":1}`,
+	} {
+		ev := bus.NewEvent(approval.TypeApproval, "/test", approval.RequestSubject(id), []byte(data))
+		_, err := r.bus.Append(r.ctx(), ev, bus.Expect{Filter: ev.Subject})
+		require.NoError(t, err)
+	}
+	r.restart()
+	list, err := r.ListApprovals(r.ctx(), &butlerv1.ListApprovalsRequest{Viewer: cast["alice"]})
+	require.NoError(t, err)
+	require.NotEmpty(t, list.GetApprovals())
+	for _, id := range []string{bad, odd} {
+		_, err = r.word("alice", id, true)
+		require.Error(t, err)
+		_, err = r.ConfirmUse(r.ctx(), r.take(&butlerv1.Approval{Id: id, Effect: commandEffect("rm x")}, nil))
+		require.Error(t, err)
+	}
+	_, err = r.word("alice", good.GetCode(), true)
+	require.NoError(t, err)
+	r.settled()
+	problems, _ := r.findings()
+	require.Empty(t, problems)
 }

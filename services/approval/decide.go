@@ -33,11 +33,12 @@ func (s *Service) DecideApproval(ctx context.Context, req *butlerv1.DecideApprov
 
 // decide takes a person's word; message is the turn of the message by which it was said in a chat.
 func (s *Service) decide(ctx context.Context, req *butlerv1.DecideApprovalRequest, message string) (*butlerv1.Approval, error) {
-	if len(req.GetReason()) > maxReason {
-		return nil, fault.New(fault.TooLarge, "the reason has %d bytes; at most %d are kept", len(req.GetReason()), maxReason)
+	if len(req.GetReason()) > approval.MaxReason {
+		return nil, fault.New(fault.TooLarge, "the reason has %d bytes; at most %d are kept", len(req.GetReason()), approval.MaxReason)
 	}
-	if len(req.GetEditedCommand()) > maxCommand {
-		return nil, fault.New(fault.TooLarge, "the command has %d bytes; at most %d can be approved", len(req.GetEditedCommand()), maxCommand)
+	if len(req.GetEditedCommand()) > approval.MaxCommand {
+		return nil, fault.New(fault.TooLarge, "the command has %d bytes; at most %d can be approved",
+			len(req.GetEditedCommand()), approval.MaxCommand)
 	}
 	if req.GetEditedCommand() != "" && !req.GetApproved() {
 		return nil, fault.New(fault.Invalid, "an edited command is for approving; to deny, send none")
@@ -106,7 +107,7 @@ func (s *Service) apply(ctx context.Context, a *butlerv1.Approval, person *butle
 		}
 	}
 	word := &butlerv1.ApprovalDecision{
-		By: person, Approved: req.GetApproved(), Reason: cut(req.GetReason(), maxReason), Channel: req.GetChannel(),
+		By: person, Approved: req.GetApproved(), Reason: cut(req.GetReason(), approval.MaxReason), Channel: req.GetChannel(),
 		At: timestamppb.New(now), Digest: next.GetDigest(), Message: message,
 	}
 	if !req.GetApproved() {
@@ -231,7 +232,7 @@ func (s *Service) end(ctx context.Context, a *butlerv1.Approval, seq uint64, sta
 	next.Status = status
 	if by != nil || reason != "" {
 		next.Decisions = append(next.Decisions, &butlerv1.ApprovalDecision{
-			By: by, Reason: cut(reason, maxReason), Channel: status, At: timestamppb.New(s.now()), Digest: a.GetDigest(),
+			By: by, Reason: cut(reason, approval.MaxReason), Channel: status, At: timestamppb.New(s.now()), Digest: a.GetDigest(),
 		})
 	}
 	stored, err := s.append(ctx, next, seq)

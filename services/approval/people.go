@@ -24,10 +24,11 @@ type people struct {
 	now    func() time.Time
 	wake   chan struct{}
 
-	mu    sync.Mutex
-	list  []*butlerv1.Actor // replaced, never changed
-	at    time.Time         // when it was read
-	stale bool              // a change was announced since
+	mu      sync.Mutex
+	list    []*butlerv1.Actor // replaced, never changed
+	at      time.Time         // when it was read
+	changes int               // counts what was announced, or may have been missed
+	read    int               // changes when the reading of list began
 }
 
 func newPeople(client butlerv1.PeopleServiceClient, now func() time.Time) *people {
@@ -46,7 +47,7 @@ func (p *people) listen(b *bus.Bus) (stop func(), err error) {
 
 func (p *people) distrust() {
 	p.mu.Lock()
-	p.stale = true
+	p.changes++
 	p.mu.Unlock()
 	select {
 	case p.wake <- struct{}{}:
@@ -81,7 +82,7 @@ func (p *people) ready(ctx context.Context) error {
 // all gives everybody, as they are now.
 func (p *people) all(ctx context.Context) ([]*butlerv1.Actor, error) {
 	p.mu.Lock()
-	list, fresh := p.list, !p.stale && p.list != nil && p.now().Sub(p.at) < peopleFresh
+	list, fresh := p.list, p.read == p.changes && p.list != nil && p.now().Sub(p.at) < peopleFresh
 	p.mu.Unlock()
 	if fresh {
 		return list, nil
@@ -93,19 +94,19 @@ func (p *people) fetch(ctx context.Context) ([]*butlerv1.Actor, error) {
 	ctx, cancel := context.WithTimeout(ctx, peopleTimeout)
 	defer cancel()
 	p.mu.Lock()
-	p.stale = false // a change that is announced from now on makes what is being read old
+	changes := p.changes // what is announced from now on makes old what is being read
 	p.mu.Unlock()
 	began := p.now()
 	resp, err := p.client.ListPeople(ctx, &butlerv1.ListPeopleRequest{})
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
-		p.stale = true
 		return nil, fault.Wrap(err, fault.Unavailable, "who may decide is not known now: the gateway does not answer; try again")
 	}
-	if !began.Before(p.at) {
-		p.list, p.at = resp.GetPeople(), began
+	if changes < p.read || began.Before(p.at) {
+		return p.list, nil // a later reading was faster
 	}
+	p.list, p.at, p.read = resp.GetPeople(), began, changes
 	if p.list == nil {
 		p.list = []*butlerv1.Actor{}
 	}

@@ -19,13 +19,11 @@ import (
 
 // Bounds of a request.
 const (
-	maxCommand   = 16 << 10
 	maxReasoning = 8 << 10
 	maxExcerpt   = 2 << 10
 	maxUntrusted = 20
 	maxReasons   = 100
 	maxDocument  = 256 << 10
-	maxReason    = 2 << 10 // of a decision
 )
 
 // RequestApproval takes a wish for an effect; see the service's definition.
@@ -69,8 +67,8 @@ func checkRequest(req *butlerv1.RequestApprovalRequest) error {
 		return fault.New(fault.Invalid, "there is no kind of effect %q", e.GetKind())
 	case e.GetCommand() == "" || !utf8.ValidString(e.GetCommand()):
 		return fault.New(fault.Invalid, "an effect needs its command, in UTF-8")
-	case len(e.GetCommand()) > maxCommand:
-		return fault.New(fault.TooLarge, "the command has %d bytes; at most %d can be approved", len(e.GetCommand()), maxCommand)
+	case len(e.GetCommand()) > approval.MaxCommand:
+		return fault.New(fault.TooLarge, "the command has %d bytes; at most %d can be approved", len(e.GetCommand()), approval.MaxCommand)
 	case e.GetKind() != approval.KindAgent && (!approval.ValidHost(e.GetHost()) || e.GetSession() == ""):
 		return fault.New(fault.Invalid, "an effect in a shell needs its host and session")
 	case w.GetPerson() <= 0 || w.GetThread() <= 0 || w.GetTurn() == "":
@@ -209,10 +207,8 @@ func (s *Service) approve(a *butlerv1.Approval, now time.Time) error {
 	runBy := now.Add(s.settings.Load().RunTimeout)
 	a.Status, a.RunBy = approval.Approved, timestamppb.New(runBy)
 	var approvers []int64
-	for _, d := range a.GetDecisions() {
-		if d.GetBy().GetId() != 0 && d.GetApproved() {
-			approvers = append(approvers, d.GetBy().GetId())
-		}
+	for _, d := range valid(a) {
+		approvers = append(approvers, d.GetBy().GetId())
 	}
 	grant, err := s.signer.Grant(approval.Grant{
 		ID: a.GetId(), Effect: a.GetDigest(), Kind: a.GetEffect().GetKind(), Risk: a.GetRisk().GetLevel(), Hardline: a.GetRisk().GetHardline(),
