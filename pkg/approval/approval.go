@@ -56,6 +56,12 @@ const (
 	ByAgent  = "agent"
 )
 
+// Bounds of what is asked for and decided, in bytes.
+const (
+	MaxCommand = 16 << 10 // a command, also an edited one
+	MaxReason  = 4 << 10  // the words of a decision
+)
+
 // AuditSubject is where the chain stands.
 const AuditSubject = "butler.audit"
 

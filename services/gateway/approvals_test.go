@@ -262,8 +262,8 @@ func TestDecidingOverHTTP(t *testing.T) {
 		{"an edit of a denial", r.admin, a.GetId(), map[string]any{"approved": false, "edited_command": "ls"}, 400},
 		{"an empty edit", r.admin, a.GetId(), map[string]any{"approved": true, "edited_command": " "}, 400},
 		{"an edit that cannot run", r.admin, a.GetId(), map[string]any{"approved": true, "edited_command": "if"}, 400},
-		{"a long reason", r.admin, a.GetId(), map[string]any{"approved": true, "reason": strings.Repeat("x", maxReason+1)}, 413},
-		{"a long edit", r.admin, a.GetId(), map[string]any{"approved": true, "edited_command": strings.Repeat("x", maxEdit+1)}, 413},
+		{"a long reason", r.admin, a.GetId(), map[string]any{"approved": true, "reason": strings.Repeat("x", approval.MaxReason+1)}, 413},
+		{"a long edit", r.admin, a.GetId(), map[string]any{"approved": true, "edited_command": strings.Repeat("x", approval.MaxCommand+1)}, 413},
 		{"a long body", r.admin, a.GetId(), map[string]any{"approved": true, "x": strings.Repeat("x", maxDecisionBody)}, 413},
 		{"another digest", r.admin, a.GetId(), map[string]any{"approved": true, "digest": "old"}, 409},
 	} {

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -22,12 +21,8 @@ import (
 const (
 	// decideWithin bounds how long a decision waits for approval to answer.
 	decideWithin = 10 * time.Second
-	// maxReason and maxEdit bound a decision's words and an edited command, in bytes.
-	maxReason = 4 << 10
-	maxEdit   = 64 << 10
-	// maxDecisionBody bounds a request that decides.
+	// maxDecisionBody bounds a request that decides: a reason and a command, each byte written as an escape of six, and more.
 	maxDecisionBody = 160 << 10
-	maxCode         = 16
 )
 
 // verdict is what a person says of a request.
@@ -90,16 +85,10 @@ func say(language, en, zh string) string {
 }
 
 func (v verdict) check() error {
-	tooLong := func(limit int) error {
-		return fault.New(fault.TooLarge, "%s", say(v.language,
-			fmt.Sprintf("a reason has at most %d KiB, an edited command %d", maxReason>>10, maxEdit>>10),
-			fmt.Sprintf("理由最多 %d KiB，修改后的命令最多 %d KiB", maxReason>>10, maxEdit>>10)))
-	}
 	switch {
-	case len(v.reason) > maxReason:
-		return tooLong(maxReason)
-	case len(v.command) > maxEdit:
-		return tooLong(maxEdit)
+	case len(v.reason) > approval.MaxReason, len(v.command) > approval.MaxCommand:
+		return fault.New(fault.TooLarge, say(v.language, "a reason has at most %d KiB, an edited command %d",
+			"理由最多 %d KiB，修改后的命令最多 %d KiB"), approval.MaxReason>>10, approval.MaxCommand>>10)
 	case !utf8.ValidString(v.reason) || !utf8.ValidString(v.command) || strings.ContainsRune(v.reason, 0) || strings.ContainsRune(v.command, 0):
 		return fault.New(fault.Invalid, "%s", say(v.language,
 			"a reason or a command must be UTF-8 without the character NUL", "理由和命令必须是不含 NUL 字符的 UTF-8 文本"))
@@ -111,17 +100,10 @@ func (v verdict) check() error {
 	case len(v.digest) > 128:
 		return fault.New(fault.Invalid, "%s", say(v.language, "the digest is not one", "digest 不正确"))
 	}
-	if !approval.ValidID(v.id) && !validCode(v.id) {
+	if !approval.ValidID(v.id) && !approval.ValidCode(normalID(v.id)) {
 		return errNoRequest(v.language)
 	}
 	return nil
-}
-
-func validCode(s string) bool {
-	if s == "" || len(s) > maxCode {
-		return false
-	}
-	return strings.Trim(strings.ToUpper(s), "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") == ""
 }
 
 func errNoRequest(language string) error {
@@ -437,7 +419,7 @@ func statusQuery(s string) (string, error) {
 // getApproval serves GET /api/approvals/{id}.
 func (s *Service) getApproval(w http.ResponseWriter, r *http.Request, who *principal) error {
 	id, language := r.PathValue("id"), s.language(r, "")
-	if !approval.ValidID(id) && !validCode(id) {
+	if !approval.ValidID(id) && !approval.ValidCode(normalID(id)) {
 		return errNoRequest(language)
 	}
 	if s.approval == nil {
