@@ -209,7 +209,7 @@ func TestDocumentIsWhole(t *testing.T) {
 	for id, o := range d.Operations {
 		ch := o.Channel.id(t, "#/channels/")
 		require.Contains(t, d.Channels, ch, id)
-		require.Contains(t, []string{"gateway", "butler-brain", "agent-registry", "approval", "shell-runner"}, o.Service, id)
+		require.Contains(t, []string{"gateway", "butler-brain", "agent-registry", "approval", "shell-runner", "compactor"}, o.Service, id)
 		if o.Through != "" {
 			require.Contains(t, d.Channels, o.Through, id)
 		}

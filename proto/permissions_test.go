@@ -12,7 +12,7 @@ import (
 
 // natsUsers names the NATS user of each service.
 var natsUsers = map[string]string{"gateway": "gateway", "butler-brain": "brain", "agent-registry": "registry",
-	"approval": "approval", "shell-runner": "shell"}
+	"approval": "approval", "shell-runner": "shell", "compactor": "compactor"}
 
 // A service may publish and read on NATS what the document says it sends and receives, and nothing else of Butler's.
 func TestPermissionsAreThoseOfTheDocument(t *testing.T) {

@@ -37,6 +37,7 @@ func ServiceUsers() []ServiceUser {
 			Service: "brain",
 			Publish: join(
 				"butler.chat.*.*.*.step", "butler.chat.*.*.*.signal", "butler.chat.*.*.*.answer",
+				"butler.chat.*.*.pins", "butler.work.compact.*.*", follow(ChatStream),
 				"butler.delta.*.*", "butler.timer.turn.>", "butler.parked.work.turn.>", "butler.parked.turn.>",
 				"$KV."+PresenceBucket+".replica.brain.*",
 				declare(ChatStream), read(ChatStream), partitionRights(),
@@ -44,6 +45,7 @@ func ServiceUsers() []ServiceUser {
 				declare(WorkStream), read(WorkStream), "$JS.API.STREAM.PURGE."+WorkStream, durable(WorkStream, SignalConsumer),
 				// Whoever declares the stream declares its consumers.
 				"$JS.API.CONSUMER.CREATE."+WorkStream+"."+ApprovalTimerConsumer, "$JS.API.CONSUMER.INFO."+WorkStream+"."+ApprovalTimerConsumer,
+				"$JS.API.CONSUMER.CREATE."+WorkStream+"."+CompactConsumer, "$JS.API.CONSUMER.INFO."+WorkStream+"."+CompactConsumer,
 				declare(ParkedStream), read(ParkedStream),
 				declare("KV_"+PresenceBucket), read("KV_"+PresenceBucket), follow("KV_"+PresenceBucket),
 			),
@@ -66,6 +68,7 @@ func ServiceUsers() []ServiceUser {
 				declare(AuditStream), read(AuditStream),
 				declare(WorkStream), read(WorkStream), "$JS.API.STREAM.PURGE."+WorkStream, durable(WorkStream, ApprovalTimerConsumer),
 				"$JS.API.CONSUMER.CREATE."+WorkStream+"."+SignalConsumer, "$JS.API.CONSUMER.INFO."+WorkStream+"."+SignalConsumer,
+				"$JS.API.CONSUMER.CREATE."+WorkStream+"."+CompactConsumer, "$JS.API.CONSUMER.INFO."+WorkStream+"."+CompactConsumer,
 				declare(ParkedStream), read(ParkedStream),
 			),
 			Subscribe: []string{"_INBOX_approval.>", "butler.access.changed"},
@@ -79,6 +82,14 @@ func ServiceUsers() []ServiceUser {
 				read(DeltaStream), read(WorkStream),
 			),
 			Subscribe: []string{"_INBOX_shell.>"},
+		},
+		{
+			Service: "compactor",
+			Publish: join(
+				"butler.chat.*.*.summary", read(ChatStream),
+				read(WorkStream), durable(WorkStream, CompactConsumer),
+			),
+			Subscribe: []string{"_INBOX_compactor.>"},
 		},
 		// Not a service: whoever backs up, restores and looks at the log.
 		{Service: "operator", Publish: []string{">"}, Subscribe: []string{">"}},

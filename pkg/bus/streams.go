@@ -39,6 +39,7 @@ const DeltaWindow = 1 << 20
 const (
 	ProjectorConsumer = "gateway-projector"
 	SignalConsumer    = "brain-signals"
+	CompactConsumer   = "compactor"
 
 	ApprovalConsumer      = "approval-follow"
 	ApprovalTimerConsumer = "approval-timers"
@@ -223,6 +224,14 @@ func Consumers(stream string) []jetstream.ConsumerConfig {
 			AckWait:        30 * time.Second,
 			MaxAckPending:  1000,
 			MaxDeliver:     -1,
+		}, {
+			Durable:        CompactConsumer,
+			Description:    "Has conversations compacted",
+			FilterSubjects: []string{chat.AllCompact},
+			AckPolicy:      jetstream.AckExplicitPolicy,
+			AckWait:        6 * time.Minute, // longer than a compaction may take: it costs calls of a model
+			MaxAckPending:  100,
+			MaxDeliver:     3, // best effort: butler-brain asks again as long as it is needed
 		}}
 	case ApprovalStream:
 		return []jetstream.ConsumerConfig{{

@@ -35,6 +35,11 @@ const (
 	TypeStop   = "butler.chat.stop"
 	TypeAnswer = "butler.chat.answer"
 	TypeDelta  = "butler.chat.delta"
+	// Of a session, not of one of its turns.
+	TypeSummary = "butler.chat.summary"
+	TypePins    = "butler.chat.pins"
+	// Of a work item.
+	TypeCompact = "butler.work.compact"
 )
 
 // Kind is the last token of a turn's subject.
@@ -82,6 +87,27 @@ func (s Session) Filter() string { return s.stored() + ">" }
 // KindFilter matches every event of one kind of the session's turns.
 func (s Session) KindFilter(k Kind) string { return s.stored() + "*." + string(k) }
 
+// The last tokens of what stands beside the turns of a session.
+const (
+	summaryToken = "summary"
+	pinsToken    = "pins"
+)
+
+// Summary is where the session's summaries are published.
+func (s Session) Summary() string { return "butler.chat." + s.String() + "." + summaryToken }
+
+// StoredSummary is where they are stored; each append is conditional on the last sequence of it.
+func (s Session) StoredSummary() string { return s.stored() + summaryToken }
+
+// Pins is where what is pinned in the session is published.
+func (s Session) Pins() string { return "butler.chat." + s.String() + "." + pinsToken }
+
+// StoredPins is where that is stored; each append is conditional on the last sequence of it.
+func (s Session) StoredPins() string { return s.stored() + pinsToken }
+
+// Compact is the subject of the work item that has the session compacted.
+func (s Session) Compact() string { return "butler.work.compact." + s.String() }
+
 // Delta is the session's subject in DELTA.
 func (s Session) Delta() string { return "butler.delta." + s.String() }
 
@@ -115,7 +141,12 @@ func (t Turn) Timer(key string) string { return "butler.timer.turn." + t.String(
 const (
 	AllAsked  = "butler.chat.*.*.*.*.asked"
 	AllAnswer = "butler.chat.*.*.*.*.answer"
-	AllDeltas = "butler.delta.*.*"
+	// AllSummaries and AllPins match what stands beside the turns, of every session.
+	AllSummaries = "butler.chat.*.*.*.summary"
+	AllPins      = "butler.chat.*.*.*.pins"
+	// AllCompact matches every work item that asks for a summary.
+	AllCompact = "butler.work.compact.*.*"
+	AllDeltas  = "butler.delta.*.*"
 )
 
 // PartitionFilter matches every event of one kind of the sessions in one partition.
@@ -195,6 +226,33 @@ func ParseSubject(subject string) (Turn, Kind, error) {
 	default:
 		return Turn{}, "", fault.New(fault.Invalid, "%q is no kind of a turn's event", p[5])
 	}
+}
+
+// ParseBeside reads the session from the stored subject of its summaries or of its pins, and the type of event that
+// belongs there. Other subjects give an error.
+func ParseBeside(subject string) (Session, string, error) {
+	p := strings.Split(subject, ".")
+	if len(p) == 6 && p[0] == "butler" && p[1] == "chat" {
+		t, err := parse(p[3], p[4], "x")
+		switch {
+		case err != nil || p[2] != strconv.Itoa(t.Partition()):
+		case p[5] == summaryToken:
+			return t.Session, TypeSummary, nil
+		case p[5] == pinsToken:
+			return t.Session, TypePins, nil
+		}
+	}
+	return Session{}, "", fault.New(fault.Invalid, "%q is not the stored subject of a summary or of pins", subject)
+}
+
+// ParseCompact reads the session from the subject of a work item that asks for a summary.
+func ParseCompact(subject string) (Session, error) {
+	p := strings.Split(subject, ".")
+	if len(p) != 5 || p[0] != "butler" || p[1] != "work" || p[2] != "compact" {
+		return Session{}, fault.New(fault.Invalid, "%q is not the subject of a work item that asks for a summary", subject)
+	}
+	t, err := parse(p[3], p[4], "x")
+	return t.Session, err
 }
 
 // ParseDelta reads the session from a subject of DELTA.

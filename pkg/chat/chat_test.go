@@ -34,6 +34,25 @@ func TestSubjectsReadBack(t *testing.T) {
 	got, err := ParseTurn(turn.String())
 	require.NoError(t, err)
 	require.Equal(t, turn, got)
+	for typ, subject := range map[string]string{TypeSummary: turn.StoredSummary(), TypePins: turn.StoredPins()} {
+		s, got, err := ParseBeside(subject)
+		require.NoError(t, err)
+		require.Equal(t, turn.Session, s)
+		require.Equal(t, typ, got)
+		_, _, err = ParseSubject(subject)
+		require.Error(t, err, "readers of turns pass over it")
+	}
+	for _, subject := range []string{turn.Summary(), turn.Pins(), "butler.chat.0.7.12.summary", turn.Stored(Asked), "butler.chat.1"} {
+		_, _, err = ParseBeside(subject)
+		require.Error(t, err, subject)
+		if subject == turn.Summary() || subject == turn.Pins() {
+			_, _, err = ParseSubject(subject)
+			require.Error(t, err)
+		}
+	}
+	compact, err := ParseCompact(turn.Compact())
+	require.NoError(t, err)
+	require.Equal(t, turn.Session, compact)
 	s, err := ParseDelta(turn.Delta())
 	require.NoError(t, err)
 	require.Equal(t, turn.Session, s)

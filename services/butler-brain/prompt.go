@@ -22,11 +22,11 @@ func (t *talk) prompt(ctx context.Context) []*schema.Message {
 	span := trace.SpanFromContext(ctx)
 	if span.IsRecording() {
 		span.SetAttributes(
-			attribute.Int("butler.prompt.messages", len(msgs)), attribute.Int("butler.prompt.limit_tokens", limit),
-			attribute.Int("butler.prompt.past_turns", len(t.past.turns)-trimmed.Turns),
-			attribute.Int("butler.prompt.left_out_messages", trimmed.Messages),
-			attribute.Int("butler.prompt.left_out_turns", trimmed.Turns),
-			attribute.Int("butler.prompt.cut_messages", trimmed.Cut+trimmed.Heads),
+			attribute.Int("prompt.messages", len(msgs)), attribute.Int("prompt.limit_tokens", limit),
+			attribute.Int("prompt.past_turns", len(t.past.turns)-trimmed.Turns),
+			attribute.Int("prompt.left_out_messages", trimmed.Messages),
+			attribute.Int("prompt.left_out_turns", trimmed.Turns),
+			attribute.Int("prompt.cut_messages", trimmed.Cut+trimmed.Heads),
 		)
 	}
 	if trimmed.Any() {
