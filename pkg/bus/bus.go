@@ -105,7 +105,7 @@ func Connect(ctx context.Context, o Options) (*Bus, error) {
 		url = ""
 		opts = append(opts, o.Server.connectOptions()...)
 	} else if o.Credentials != "" {
-		cred, err := credentials(o.Credentials)
+		cred, err := SignIn(o.Credentials)
 		if err != nil {
 			return nil, err
 		}
@@ -138,10 +138,11 @@ func Connect(ctx context.Context, o Options) (*Bus, error) {
 	return b, nil
 }
 
-func credentials(path string) (nats.Option, error) {
+// SignIn is the option by which a connection signs in with the nkey seed or the NATS credentials in a file.
+func SignIn(path string) (nats.Option, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, "the NATS credentials cannot be read")
+		return nil, fault.Wrap(err, fault.Invalid, "the NATS credentials cannot be read: %v", err)
 	}
 	if strings.Contains(string(data), "BEGIN NATS USER JWT") {
 		return nats.UserCredentials(path), nil

@@ -98,22 +98,6 @@ func NewClient(o ClientOptions) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// Reachable gives a check for telemetry.Checks: whether conn has a connection, which it opens if it has none.
-func Reachable(conn *grpc.ClientConn) func(context.Context) error {
-	return func(ctx context.Context) error {
-		for {
-			state := conn.GetState()
-			if state == connectivity.Ready {
-				return nil
-			}
-			conn.Connect()
-			if state == connectivity.Shutdown || !conn.WaitForStateChange(ctx, state) {
-				return errors.New("no connection to " + conn.Target())
-			}
-		}
-	}
-}
-
 type client struct {
 	service   string
 	readyWait time.Duration

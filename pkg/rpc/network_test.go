@@ -89,7 +89,6 @@ func TestAClientNeedsNoServerToBeMade(t *testing.T) {
 
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.EqualError(t, Reachable(conn)(gone), "no connection to "+addr)
 	require.ErrorIs(t, listAgents(gone, conn), context.Canceled)
 
 	// It starts later, stops, and starts again: the same client reaches it each time.
@@ -101,11 +100,9 @@ func TestAClientNeedsNoServerToBeMade(t *testing.T) {
 		require.NoError(t, err)
 		stop := serve(t, l, &service{list: empty}, ServerOptions{})
 		require.NoError(t, <-result)
-		require.NoError(t, Reachable(patient)(t.Context()))
 		stop()
 	}
 	require.NoError(t, patient.Close())
-	require.Error(t, Reachable(patient)(t.Context()))
 	err = listAgents(t.Context(), patient)
 	require.Equal(t, fault.Unavailable, fault.CodeOf(err))
 }

@@ -26,15 +26,19 @@ import (
 func (d *patient) checkNATS(ctx context.Context) []finding {
 	s := d.settings
 	target := s.NATS.URL
-	options, err := natsOptions(s)
-	if err != nil {
-		return []finding{fail("nats", "set BUTLER_NATS_CREDENTIALS to a file with an nkey seed or NATS credentials",
-			"%s: %v", s.NATS.Credentials, err)}
+	var options []nats.Option
+	if s.NATS.Credentials != "" {
+		signIn, err := bus.SignIn(s.NATS.Credentials)
+		if err != nil {
+			return []finding{fail("nats", "set BUTLER_NATS_CREDENTIALS to a file with an nkey seed or NATS credentials", "%s", sentence(err))}
+		}
+		options = append(options, signIn)
 	}
 	if s.NATS.Embedded() {
 		if !d.isRunning {
 			return append([]finding{warn("nats", "`butler up` starts it", "the embedded NATS server is not running")}, d.durability(ctx, "")...)
 		}
+		var err error
 		if target, err = operatorURL(s, d.running); err != nil {
 			return []finding{fail("nats", "", "%s", sentence(err))}
 		}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/butlerhub/butler/pkg/fault"
 )
 
 // Reason says in one word why there is no answer. It is stored with the turn and read by programs; Sentence gives the
@@ -75,22 +73,6 @@ func (f *Failure) Error() string {
 
 // Unwrap gives the cause.
 func (f *Failure) Unwrap() error { return f.Err }
-
-// Fault gives the failure as the error that crosses packages, with the sentence of lang.
-func (f *Failure) Fault(lang string) *fault.Error {
-	code := fault.Internal
-	switch f.Reason {
-	case Unavailable, Timeout, CutStream, EmptyAnswer, Cancelled:
-		code = fault.Unavailable
-	case RateLimited:
-		code = fault.RateLimited
-	case ContextTooLong, AnswerTooLong:
-		code = fault.TooLarge
-	}
-	e := fault.Wrap(f, code, "%s", Sentence(f.Reason, lang))
-	e.RetryAfter = f.RetryAfter
-	return e
-}
 
 // ReasonOf gives the reason of err: a Failure's own, Internal for any other error, "" for nil.
 func ReasonOf(err error) Reason {

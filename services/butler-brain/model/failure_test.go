@@ -3,6 +3,7 @@ package model_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -12,7 +13,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/butlerhub/butler/internal/modeltest"
-	"github.com/butlerhub/butler/pkg/fault"
 	"github.com/butlerhub/butler/services/butler-brain/model"
 )
 
@@ -125,14 +125,10 @@ func TestRetry(t *testing.T) {
 	require.ErrorIs(t, err, errStop)
 }
 
-func TestFailureAsFault(t *testing.T) {
+func TestReasonOf(t *testing.T) {
 	t.Parallel()
-	f := &model.Failure{Reason: model.RateLimited, RetryAfter: time.Second, Err: errors.New("internal detail")}
-	e := f.Fault("zh")
-	require.Equal(t, fault.RateLimited, fault.CodeOf(e))
-	require.Equal(t, time.Second, fault.RetryAfter(e))
-	require.Equal(t, model.Sentence(model.RateLimited, "zh"), fault.MessageOf(e))
-	require.Equal(t, model.RateLimited, model.ReasonOf(e))
+	f := &model.Failure{Reason: model.RateLimited, Err: errors.New("internal detail")}
+	require.Equal(t, model.RateLimited, model.ReasonOf(fmt.Errorf("a call: %w", f)))
 	require.Equal(t, model.Internal, model.ReasonOf(errors.New("x")))
 	require.Empty(t, model.ReasonOf(nil))
 }

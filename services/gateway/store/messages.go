@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/butlerhub/butler/pkg/storage"
 )
@@ -60,22 +59,6 @@ func (s *Store) Messages(ctx context.Context, owner, thread int64, before uint64
 func (s *Store) PersonMessages(ctx context.Context, owner int64, before uint64, limit int) ([]Message, error) {
 	return s.page(ctx, "SELECT "+messageColumns+" FROM messages WHERE person_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3",
 		func(*storage.Tx) error { return nil }, owner, bound(before), pageSize(limit))
-}
-
-// SearchMessages gives the newest messages of all of a person's threads that contain query, without regard to case,
-// before the sequence before (0: the newest of all), at most limit (1 to MaxPage, else MaxPage), oldest first. It
-// reads the person's messages from the newest until it found enough.
-func (s *Store) SearchMessages(ctx context.Context, owner int64, query string, before uint64, limit int) ([]Message, error) {
-	query = strings.TrimSpace(query)
-	if query == "" {
-		return nil, nil
-	}
-	if err := checkQuery(query); err != nil {
-		return nil, err
-	}
-	return s.page(ctx, "SELECT "+messageColumns+" FROM messages WHERE person_id = $1 AND id < $2 AND text "+
-		s.db.Dialect().ILike()+` $3 ESCAPE '\' ORDER BY id DESC LIMIT $4`,
-		func(*storage.Tx) error { return nil }, owner, bound(before), storage.EscapeLike(query), pageSize(limit))
 }
 
 func (s *Store) page(ctx context.Context, query string, allowed func(tx *storage.Tx) error, args ...any) ([]Message, error) {

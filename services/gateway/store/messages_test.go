@@ -59,21 +59,6 @@ func TestMessages(t *testing.T) {
 		page, err = f.Messages(ctx, 1, thread.ID, 10, 10)
 		require.NoError(t, err)
 		require.Empty(t, page)
-
-		page, err = f.SearchMessages(ctx, 1, "QUESTION 9", 0, 3)
-		require.NoError(t, err)
-		require.Equal(t, []Message{all[94], all[96], all[98]}, page)
-		page, err = f.SearchMessages(ctx, 1, "question 9", page[0].ID, 3)
-		require.NoError(t, err)
-		require.Len(t, page, 3)
-		page, err = f.SearchMessages(ctx, 1, "%", 0, 3)
-		require.NoError(t, err)
-		require.Empty(t, page)
-		page, err = f.SearchMessages(ctx, 1, " ", 0, 3)
-		require.NoError(t, err)
-		require.Empty(t, page)
-		_, err = f.SearchMessages(ctx, 1, strings.Repeat("x", 201), 0, 3)
-		requireCode(t, fault.Invalid, err)
 	})
 }
 
