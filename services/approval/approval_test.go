@@ -127,6 +127,7 @@ func TestBadRequests(t *testing.T) {
 		"no session":     func(q *butlerv1.RequestApprovalRequest) { q.Effect.Session = "" },
 		"host a subject": func(q *butlerv1.RequestApprovalRequest) { q.Effect.Host = "a.>" },
 		"no proposer":    func(q *butlerv1.RequestApprovalRequest) { q.Proposer = "" },
+		"key a subject":  func(q *butlerv1.RequestApprovalRequest) { q.Waiter = proto.CloneOf(w); q.Waiter.Key = "a.>" },
 		"turn a filter": func(q *butlerv1.RequestApprovalRequest) {
 			q.Waiter = &butlerv1.Waiter{Person: 3, Thread: 30, Turn: "*", Key: "k"}
 		},

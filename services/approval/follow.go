@@ -8,10 +8,13 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/butlerhub/butler/pkg/approval"
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
+	"github.com/butlerhub/butler/pkg/journal"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 )
 
@@ -21,20 +24,32 @@ func (s *Service) actOnChanges(ctx context.Context) error {
 	return s.bus.Consume(ctx, bus.Consume{Stream: bus.ApprovalStream, Durable: bus.ApprovalConsumer, Batch: 64},
 		func(ctx context.Context, events []bus.Stored) error {
 			for _, ev := range events {
-				if !strings.HasPrefix(ev.Subject, "butler.approval.") {
-					continue
-				}
-				a, err := decodeApproval(ev)
-				if err != nil {
-					s.log.WarnContext(ctx, "an event that cannot be read", "stream", ev.Stream, "seq", ev.Seq, "error", err)
-					continue
-				}
-				if err := s.act(ctx, a); err != nil {
+				if err := s.actOn(ctx, ev); err != nil {
 					return err
 				}
 			}
 			return s.chain.cover(ctx, events[len(events)-1].Seq)
 		})
+}
+
+func (s *Service) actOn(ctx context.Context, ev bus.Stored) error {
+	var use butlerv1.ApprovalUse
+	switch {
+	case strings.HasPrefix(ev.Subject, "butler.approval."):
+		a, err := decodeApproval(ev)
+		if err == nil {
+			return s.act(ctx, a)
+		}
+		s.log.WarnContext(ctx, "an event that cannot be read", "stream", ev.Stream, "seq", ev.Seq, "error", err)
+	case ev.Type != approval.TypeUse || chat.Decode(ev.Data, &use) != nil:
+		s.log.WarnContext(ctx, "an event that cannot be read", "stream", ev.Stream, "seq", ev.Seq)
+	case use.GetStatus() != approval.Taken:
+		// The executor wakes who waits for the end itself, and at once. This is for one that died between recording the
+		// end and doing so: nobody else would ever wake that turn.
+		use.Grant = ""
+		return s.wake(ctx, use.GetWaiter(), "use-"+use.GetId(), &use)
+	}
+	return nil
 }
 
 func (s *Service) act(ctx context.Context, a *butlerv1.Approval) error {
@@ -49,19 +64,20 @@ func (s *Service) act(ctx context.Context, a *butlerv1.Approval) error {
 		ev := bus.NewEvent(approval.TypeDue, s.bus.Source(), approval.WorkSubject(a.GetId()), data)
 		return s.bus.Schedule(ctx, approval.TimerSubject(a.GetId()), a.GetDecideBy().AsTime(), ev)
 	}
-	if err := s.wake(ctx, a); err != nil {
+	if err := s.wake(ctx, a.GetWaiter(), fmt.Sprintf("approval-%s-%d", a.GetId(), a.GetVersion()), a); err != nil {
 		return err
 	}
 	return s.bus.Unschedule(ctx, approval.TimerSubject(a.GetId()))
 }
 
-// wake gives the turn that waits for the decision the document.
-func (s *Service) wake(ctx context.Context, a *butlerv1.Approval) error {
-	w := a.GetWaiter()
-	if w.GetKey() == "" {
-		return nil
+// wake gives the turn that waits for something the document, by a work item with the id. A turn that cannot be is passed
+// over: no event may hold up those after it.
+func (s *Service) wake(ctx context.Context, w *butlerv1.Waiter, id string, of proto.Message) error {
+	turn := chat.Turn{Session: chat.Session{Person: w.GetPerson(), Thread: w.GetThread()}, ID: w.GetTurn()}
+	if _, err := chat.ParseTurn(turn.String()); err != nil || !journal.ValidKey(w.GetKey()) {
+		return nil //nolint:nilerr // nobody waits
 	}
-	document, err := chat.Encode(a)
+	document, err := chat.Encode(of)
 	if err != nil {
 		return err
 	}
@@ -69,9 +85,8 @@ func (s *Service) wake(ctx context.Context, a *butlerv1.Approval) error {
 	if err != nil {
 		return err
 	}
-	turn := chat.Turn{Session: chat.Session{Person: w.GetPerson(), Thread: w.GetThread()}, ID: w.GetTurn()}
 	ev := bus.NewEvent("butler.work.signal", s.bus.Source(), turn.Signal(w.GetKey()), data)
-	ev.ID = fmt.Sprintf("approval-%s-%d", a.GetId(), a.GetVersion())
+	ev.ID = id
 	_, err = s.bus.Publish(ctx, bus.WorkStream, ev)
 	return err
 }

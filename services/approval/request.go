@@ -14,6 +14,7 @@ import (
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
+	"github.com/butlerhub/butler/pkg/journal"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 )
 
@@ -73,6 +74,8 @@ func checkRequest(req *butlerv1.RequestApprovalRequest) error {
 		return fault.New(fault.Invalid, "an effect in a shell needs its host and session")
 	case w.GetPerson() <= 0 || w.GetThread() <= 0 || w.GetTurn() == "":
 		return fault.New(fault.Invalid, "a request for approval names the turn that it belongs to")
+	case w.GetKey() != "" && !journal.ValidKey(w.GetKey()):
+		return fault.New(fault.Invalid, "a turn waits under a key of 1 to 64 letters, digits, _ and -")
 	case req.GetProposer() != approval.ByPerson && req.GetProposer() != approval.ByModel && req.GetProposer() != approval.ByAgent:
 		return fault.New(fault.Invalid, "a request for approval says who proposed it: person, model or agent")
 	case proto.Size(req) > maxDocument:
