@@ -185,7 +185,7 @@ func anyToken(tokens []string, a *arguments, abbreviations bool) bool {
 // abbreviates says whether a GNU program would read the option as the long option that tok names.
 func abbreviates(o option, tok string) bool {
 	name, value, has := strings.Cut(tok, "=")
-	return len(o.name) > 4 && strings.HasPrefix(name, "--") && strings.HasPrefix(name, o.name) && (!has || glob(value, o.value.text))
+	return len(o.name) > 3 && strings.HasPrefix(name, "--") && strings.HasPrefix(name, o.name) && (!has || glob(value, o.value.text))
 }
 
 // glob matches s with a pattern whose only special character is *, which stands for any text.

@@ -116,6 +116,9 @@ func (w *walker) assign(name string, values []string, at word) {
 			w.addWord(l, code, at)
 		}
 	}
+	if hidesCode(text) {
+		w.addWord(high, "computed-code", at)
+	}
 	if commandVariables[name] && values != nil {
 		w.code(at.with(text))
 	}

@@ -17,7 +17,7 @@ func init() {
 		"curl": checkCurl, "network": checkNetwork, "mounts": checkMounts, "shelltext": checkShellText, "chdir": checkChdir,
 		"fd": checkFD, "stdin": checkStdin, "jq": checkJQ, "editor": checkEditor, "gitconfig": checkGitConfig, "print": checkPrint,
 		"tokens": checkTokens, "install": checkInstall, "disk": checkDisk,
-		"runs": checkRuns, "netcat": checkNetcat, "mongo": checkMongo, "ansible": checkAnsible,
+		"runs": checkRuns, "second": checkSecond, "sends": checkSends, "elsewhere": checkElsewhere, "netcat": checkNetcat, "mongo": checkMongo, "ansible": checkAnsible,
 	} {
 		checks[name] = f
 	}
@@ -236,9 +236,45 @@ func checkVariables(w *walker, c *command) {
 		}
 		if isName(name) {
 			w.sc.forget(name)
-			if influence(name) == high && c.name != "unset" {
+			switch l := influence(name); {
+			case c.name == "unset" || c.name == "test" || c.name == "[":
+			case l == high:
 				w.addWord(high, "runs-through-environment", x)
+			case l == medium && !strings.Contains(x.text, "="): // with a value, assign judges it
+				w.addWord(medium, "changes-environment", x)
 			}
+		}
+	}
+	if (c.name == "read" || c.name == "mapfile" || c.name == "readarray") && w.sc.stdin.kind == fromText && hidesCode(w.sc.stdin.text) {
+		w.addWord(high, "computed-code", c.at)
+	}
+}
+
+// hiddenCode finds a substitution in an index, a[$(cmd)]: wherever the shell takes such a text for a number or for the
+// name of a variable, it runs the command.
+var hiddenCode = regexp.MustCompile("[A-Za-z0-9_]\\[[^]]*(\\$\\(|`)")
+
+func hidesCode(s string) bool { return hiddenCode.MatchString(s) }
+
+// checkSecond judges filters whose second operand is written (uniq, xxd).
+func checkSecond(w *walker, c *command) {
+	if len(c.operands) > 1 {
+		w.writeTo(c.operands[1])
+	}
+}
+
+// checkSends judges programs that may send what they are given on standard input to another host.
+func checkSends(w *walker, c *command) {
+	if len(c.operands) > 0 && c.operands[0].text == "s_client" && w.sc.stdin.kind == fromPipe {
+		w.addWord(high, "sends-input", c.at)
+	}
+}
+
+// checkElsewhere judges runners of tests that are pointed at code outside of the project, where others may write.
+func checkElsewhere(w *walker, c *command) {
+	for _, x := range append(c.valuesOf("-c", "--rootdir"), c.operands...) {
+		if strings.HasPrefix(x.text, "/") && w.place(x) == placeTemp {
+			w.addWord(medium, "runs-script", x)
 		}
 	}
 }
@@ -337,6 +373,11 @@ func checkAlias(w *walker, c *command) {
 func checkShellText(w *walker, c *command) {
 	for _, x := range c.valuesOf("-C", "-x", "-c", "--command", "--exec", "-e") {
 		w.code(x)
+	}
+	for _, x := range c.valuesOf("-W") { // the words are expanded
+		if hasSubstitution(x.text) || !x.known() {
+			w.addWord(high, "computed-code", x)
+		}
 	}
 }
 

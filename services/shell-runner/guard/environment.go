@@ -1,6 +1,9 @@
 package guard
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // builtins are the commands of the shell itself: a function of that name changes what every later line does.
 var builtins = set(`. : [ alias bg bind break builtin caller cd command compgen complete compopt continue declare dirs
@@ -25,6 +28,10 @@ var (
 		GIT_TEMPLATE_DIR GIT_DIR GIT_WORK_TREE PERL5OPT PERL5LIB PERL5DB PYTHONSTARTUP PYTHONPATH PYTHONHOME RUBYOPT RUBYLIB NODE_OPTIONS NODE_PATH
 		JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS LESSOPEN LESSCLOSE MANOPT TAR_OPTIONS ZDOTDIR INPUTRC HOME SUDO_ASKPASS
 		GCONV_PATH HOSTALIASES LUA_INIT AWKPATH PHPRC TERMINFO VIMINIT EXINIT RSYNC_RSH CVS_RSH PROMPT_DIRTRIM
+		MAILPATH BASH_LOADABLES_PATH GIT_TRACE GIT_ALLOW_PROTOCOL GIT_COMMON_DIR GIT_OBJECT_DIRECTORY
+		GIT_INDEX_FILE LESSEDIT LESSKEYIN LESSKEY KUBECTL_EXTERNAL_DIFF PYTHONBREAKPOINT PYTEST_PLUGINS PYTEST_ADDOPTS
+		GOCACHEPROG GOAUTH GOENV GOROOT PKG_CONFIG MAKEFILES RUSTFLAGS RUSTDOC TF_CLI_CONFIG_FILE
+		OPENSSL_CONF OPENSSL_ENGINES OPENSSL_MODULES CURL_HOME WGETRC RIPGREP_CONFIG_PATH MANROFFSEQ GROFF_TMAC_PATH LOCPATH
 		GOFLAGS GOTOOLCHAIN RUSTC_WRAPPER RUSTC CARGO_BUILD_RUSTC_WRAPPER MAKEFLAGS BROWSER TMUX TMUX_PANE`)
 	// They choose a program, a place or a log, in bounds.
 	choosingVariables = set(`EDITOR VISUAL PAGER MANPAGER GIT_PAGER GIT_EDITOR SYSTEMD_PAGER SYSTEMD_EDITOR LESS SHELL TMPDIR PATH CDPATH
@@ -45,10 +52,37 @@ func influence(name string) level {
 	case runningVariables[name], strings.HasPrefix(name, "BASH_FUNC_"), strings.HasPrefix(name, "GIT_CONFIG_"),
 		strings.HasPrefix(name, "LD_"), strings.HasPrefix(name, "DYLD_"):
 		return high
-	case choosingVariables[name], strings.HasPrefix(name, "BUTLER_"):
+	case strings.HasPrefix(name, "GIT_TRACE"): // GIT_TRACE2_EVENT, …: files that are written
+		return high
+	case choosingVariables[name], strings.HasPrefix(name, "BUTLER_"), settingName(name):
 		return medium
 	}
 	return low
+}
+
+var (
+	// Families of variables that configure programs: most name a program to start, a file to load or a place to write.
+	settingPrefixes = strings.Fields(`GIT_ NPM_CONFIG_ npm_config_ YARN_ PIP_ CARGO_ RUSTUP_ RUSTC_ PYTHON PYTEST_ NODE_REPL_ LESS
+		OPENSSL_ TF_ ANSIBLE_ KUBECTL_ HELM_ DOCKER_ GH_ GLAB_ CGO_ JAVA_ MAVEN_ GRADLE_ BASH_ BUNDLE_ COMPOSER_ AWS_ CLOUDSDK_ XDG_`)
+	settingSuffixes = strings.Fields(`_PAGER _EDITOR _BROWSER _OPTS _OPTIONS _COMMAND _SHELL _CONFIG _CONFIG_FILE _CONFIG_PATH _PROXY_COMMAND
+		_LINKER _RUNNER _WRAPPER _HELPER _ASKPASS _RSH RC`)
+	// Compilers, and where programs of the shell look things up.
+	settingNames = set(`CC CXX CPP LD AR AS NM RANLIB GCCGO MAKE FC MAILCHECK MAIL EXECIGNORE GLOBIGNORE BASH_XTRACEFD HOSTFILE
+		GOPATH GOBIN GOVCS MANPATH NLSPATH TERMCAP FZF_DEFAULT_OPTS FZF_DEFAULT_COMMAND FPATH`)
+	// These choose between harmless ways to do the same.
+	harmlessSettings = set(`CGO_ENABLED PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE PYTHONHASHSEED PYTHONIOENCODING PYTHONUTF8 CARGO_TERM_COLOR
+		CARGO_INCREMENTAL GIT_TERMINAL_PROMPT GIT_OPTIONAL_LOCKS DOCKER_BUILDKIT AWS_REGION AWS_DEFAULT_REGION GH_NO_UPDATE_NOTIFIER
+		LESSCHARSET GIT_AUTHOR_NAME GIT_AUTHOR_EMAIL GIT_AUTHOR_DATE GIT_COMMITTER_NAME GIT_COMMITTER_EMAIL GIT_COMMITTER_DATE
+		GIT_CEILING_DIRECTORIES GIT_DISCOVERY_ACROSS_FILESYSTEM BASH_COMPAT TF_INPUT TF_IN_AUTOMATION`)
+)
+
+// settingName says whether a variable's name promises that a program takes more than data from it.
+func settingName(name string) bool {
+	if harmlessSettings[name] {
+		return false
+	}
+	return settingNames[name] || slices.ContainsFunc(settingPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) ||
+		slices.ContainsFunc(settingSuffixes, func(s string) bool { return strings.HasSuffix(name, s) && name != s })
 }
 
 // pathRisk judges a value of PATH: folders that others may write to come before the programs of the system.

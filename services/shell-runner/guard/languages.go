@@ -39,7 +39,7 @@ func checkAwk(w *walker, c *command) {
 var (
 	awkTarget = regexp.MustCompile(`>>?\s*"([^"]*)"`)
 	awkPrint  = regexp.MustCompile(`\bprintf?\b[^;}\n]*>`)
-	awkRuns   = regexp.MustCompile(`\bsystem\s*\(|\|&?|@load|@include|/inet/`)
+	awkRuns   = regexp.MustCompile(`\bsystem\s*\(|\|&?|@load|@include|@\s*[A-Za-z_]\w*\s*\(|/inet/`)
 )
 
 // awkRisk looks at an awk program without its texts and regular expressions.
@@ -240,8 +240,8 @@ func sedScript(s string) (targets []string, runs, ok bool) {
 
 var (
 	sqlReads  = regexp.MustCompile(`(?is)^\s*(select|show|explain|describe|desc|with|values|table|use|help|pragma\s+(table_info|index_list|foreign_key_list|database_list|integrity_check|user_version)|check\s+table|\\(d\w*|l|dt|du|dn|df|di|conninfo|timing|x|q|c|z|echo)\+?|\.(tables|schema|databases|indexes|indices|headers|mode|help|show|stats|width|dbinfo|quit|timer))\b?[+*]?`)
-	sqlLoses  = regexp.MustCompile(`(?is)\b(drop|truncate|delete|update|alter|grant|revoke|shutdown|vacuum\s+full|reindex|attach|load_extension|load_file|pg_terminate_backend|pg_cancel_backend|pg_read_file|pg_read_binary_file|lo_import|lo_export|dblink|pg_ls_dir|pg_sleep|xp_cmdshell|writefile|readfile|edit)\b|\binto\s+(out|dump)file\b|\bcopy\b.*\b(program|to|from)\b|\\(!|copy|o|w|i|g\w*\s*\||e|setenv)|\.(shell|system|import|read|output|once|load|save|backup|restore|open|log|clone|excel)\b|create\s+(extension|user|role|function)|set\s+global|kill\s`)
-	sqlWrites = regexp.MustCompile(`(?is)\b(insert|create|replace|merge|call|do|lock|set|comment|analyze|begin|commit|vacuum|execute|prepare|into)\b`)
+	sqlLoses  = regexp.MustCompile(`(?is)\b(drop|truncate|delete|update|alter|grant|revoke|shutdown|vacuum\s+full|reindex|attach|load_extension|load_file|pg_terminate_backend|pg_cancel_backend|pg_read_file|pg_read_binary_file|lo_import|lo_export|dblink|pg_ls_dir|pg_sleep|xp_cmdshell|writefile|readfile|edit)\b|\binto\s+(out|dump)file\b|\bcopy\b.*\b(program|to|from)\b|\\(!|copy|o|w|i|g\w*\s*[|/~.]|e|setenv)|\.(shell|system|import|read|output|once|load|save|backup|restore|open|log|clone|excel)\b|create\s+(extension|user|role|function)|set\s+global|kill\s`)
+	sqlWrites = regexp.MustCompile(`(?is)\b(insert|create|replace|merge|call|do|lock|set|comment|analyze|begin|commit|vacuum|execute|prepare|into|setval|nextval|set_config|query_to_xml\w*|pg_reload_conf|pg_switch_wal|pg_create_\w+|pg_drop_\w+|pg_promote|dblink\w*)\b`)
 	sqlTexts  = regexp.MustCompile(`'(?:[^']|'')*'|"[^"]*"|--[^\n]*|/\*.*?\*/`)
 )
 

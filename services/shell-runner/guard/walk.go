@@ -267,6 +267,13 @@ func (w *walker) forClause(x *syntax.ForClause) {
 		for _, item := range loop.Items {
 			items = append(items, w.fields(item)...)
 		}
+		start, end := w.span(loop.Name)
+		name := word{text: loop.Name.Value, start: start, end: end}
+		for _, item := range items {
+			if influence(name.text) > low || hidesCode(item.text) {
+				w.assign(name.text, []string{item.text}, name)
+			}
+		}
 		w.branch(func() {
 			w.sc.set(loop.Name.Value, nil)
 			// Few constants are judged one after the other.
@@ -417,6 +424,9 @@ func (w *walker) arithmetic(x syntax.ArithmExpr) {
 		case *syntax.BinaryArithm:
 			if word, ok := n.X.(*syntax.Word); ok && strings.HasSuffix(n.Op.String(), "=") {
 				w.sc.forget(word.Lit())
+				if influence(word.Lit()) > low {
+					w.add(medium, "changes-environment", n)
+				}
 			}
 		case *syntax.UnaryArithm:
 			if word, ok := n.X.(*syntax.Word); ok && (n.Op == syntax.Inc || n.Op == syntax.Dec) {

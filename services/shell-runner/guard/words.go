@@ -406,7 +406,11 @@ func (b *fieldBuilder) param(p *syntax.ParamExp, keep, inQuotes bool) {
 			b.unknown(keep)
 			return
 		}
-		w.one(p.Exp.Word)
+		value := w.one(p.Exp.Word)
+		if p.Exp.Op == syntax.AssignUnset || p.Exp.Op == syntax.AssignUnsetOrNull {
+			start, end := w.span(p)
+			w.assign(name, []string{value.text}, word{text: name, start: start, end: end})
+		}
 		if v, ok = b.expansion(p.Exp.Op, v, ok, name); !ok {
 			b.unknown(keep)
 			return
