@@ -120,7 +120,6 @@ func duration(min, max time.Duration) codec[time.Duration] {
 	}
 }
 
-// short writes a duration without its zero parts: 10m, not 10m0s.
 // seconds is a duration that may be written as a plain number of seconds, as in the published configuration.
 func seconds(min, max time.Duration) codec[time.Duration] {
 	c := duration(min, max)
@@ -193,6 +192,7 @@ func pair(form string, left, right func(string) (string, error)) codec[string] {
 	}
 }
 
+// short writes a duration without its zero parts: 10m, not 10m0s.
 func short(d time.Duration) string {
 	s := d.String()
 	if d >= time.Minute || d <= -time.Minute {
