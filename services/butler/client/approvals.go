@@ -49,15 +49,6 @@ type Approval struct {
 // Pending says whether somebody has still to decide.
 func (a Approval) Pending() bool { return a.Status == "PENDING" }
 
-// Over says whether nothing will become of it any more.
-func (a Approval) Over() bool {
-	switch a.Status {
-	case "PENDING", "APPROVED", "EXECUTING":
-		return false
-	}
-	return true
-}
-
 type (
 	// Somebody is a person, an agent or Butler.
 	Somebody struct {

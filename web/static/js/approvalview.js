@@ -171,7 +171,7 @@ export class ApprovalCard {
         button(t('apEdit'), '', () => this.#begin('edit'), busy),
         button(busy && this.#entry.sent === 'deny' ? t('apSending') : t('apDeny'), 'danger', () => this.#begin('deny'), busy)));
     } else if (mode === 'edit') {
-      const area = h('textarea', { class: 'approval-edit', rows: '3', spellcheck: 'false', autocapitalize: 'none', autocorrect: 'off', maxlength: '65536', 'aria-label': t('apEditLabel') });
+      const area = h('textarea', { class: 'approval-edit', rows: '3', spellcheck: 'false', autocapitalize: 'none', autocorrect: 'off', maxlength: '16384', 'aria-label': t('apEditLabel') });
       area.value = typed ?? this.#entry.card.command;
       const approve = button(t('apApproveEdited'), 'primary', () => go({ approved: true, command: area.value }));
       const look = () => (approve.disabled = area.value.trim() === '' || area.value === this.#entry.card.command);
