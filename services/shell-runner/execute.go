@@ -41,6 +41,30 @@ type job struct {
 	once  sync.Once
 	ended chan struct{} // closed when the end is recorded
 	last  *butlerv1.ApprovalUse
+
+	mu   sync.Mutex
+	left bool // somebody who asked went without the end, and is to be told of it
+}
+
+// leave says that a caller goes without the end. It is false when the end is there by now: then the caller has it.
+func (j *job) leave() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	select {
+	case <-j.ended:
+		return false
+	default:
+		j.left = true
+		return true
+	}
+}
+
+// conclude lets go who waits for the end, and says whether somebody went before.
+func (j *job) conclude() (left bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	close(j.ended)
+	return j.left
 }
 
 // Execute runs an approved effect once; see the service's definition.
@@ -290,8 +314,8 @@ func (s *Service) outcomeOf(j *job, o tmux.Outcome, took time.Duration) *butlerv
 	}
 }
 
-// finish records how a use ended, once: in the log of approvals, in the shell log, for who waits. While NATS is away it
-// goes on trying; what is not recorded when the process ends is found by the next one.
+// finish records how a use ended, once: in the log of approvals, in the shell log, for who went without it. While NATS is
+// away it goes on trying; what is not recorded when the process ends is found by the next one.
 func (s *Service) finish(j *job, status string, outcome *butlerv1.CommandOutcome, reason string) {
 	j.once.Do(func() {
 		if outcome == nil {
@@ -301,26 +325,31 @@ func (s *Service) finish(j *job, status string, outcome *butlerv1.CommandOutcome
 		end.Status, end.Outcome, end.Reason, end.EndedAt = status, outcome, reason, timestamppb.New(s.now())
 		ctx, cancel := context.WithTimeout(context.Background(), recordWait)
 		defer cancel()
-		defer close(j.ended)
 		j.last = end
+		// Both are written at the same time: the person waits for them, and each waits for the disk.
+		var logging sync.WaitGroup
+		logging.Go(func() { s.logCommand(ctx, j, end) })
 		seq, err := s.appendUse(ctx, end, j.seq)
+		logging.Wait()
 		if errors.Is(err, bus.ErrFenced) {
 			s.log.Error("the end of a command was recorded by somebody else", "approval", j.id)
 		} else if err != nil {
 			s.log.Error("the end of a command could not be recorded; the next start of shell-runner does", "approval", j.id, "error", err)
 			s.forget(j)
+			j.conclude()
 			return
 		}
 		j.seq = seq
-		s.logCommand(ctx, j, end)
-		s.wake(ctx, end)
+		if j.conclude() {
+			s.wake(ctx, end) // who still waited has it, and nothing is written for them
+		}
 		s.unnote(j.id)
 		s.forget(j)
 		s.metrics.ended(status, outcome)
 	})
 }
 
-// wake tells the turn that waits for the end.
+// wake tells the turn whose call went without the end.
 func (s *Service) wake(ctx context.Context, use *butlerv1.ApprovalUse) {
 	w := use.GetWaiter()
 	if w.GetKey() == "" {
@@ -361,11 +390,11 @@ func (s *Service) wait(ctx context.Context, j *job, sess *tmux.Session) (*butler
 	for seen := 0; seen < 2; {
 		select {
 		case <-j.ended:
-			if j.last == nil {
-				return nil, fault.New(fault.Unavailable, "what became of %s is being looked at; ask again", j.id)
-			}
-			return s.response(ctx, j.last, sess), nil
+			return s.atEnd(ctx, j, sess)
 		case <-ctx.Done():
+			if !j.leave() {
+				return s.atEnd(ctx, j, sess)
+			}
 			return nil, ctx.Err()
 		case <-limit.C:
 			seen = 2
@@ -383,11 +412,22 @@ func (s *Service) wait(ctx context.Context, j *job, sess *tmux.Session) (*butler
 			}
 		}
 	}
+	if !j.leave() {
+		return s.atEnd(ctx, j, sess)
+	}
 	text, bytes, cut, redacted := j.out.soFar()
 	return &butlerv1.ExecuteResponse{Status: "running", Shell: s.shellAfter(ctx, sess), Outcome: &butlerv1.CommandOutcome{
 		Running: true, Output: text, OutputBytes: bytes, Truncated: cut, Redacted: redacted,
 		DurationMs: s.now().Sub(j.use.GetTakenAt().AsTime()).Milliseconds(),
 	}}, nil
+}
+
+// atEnd answers a call whose job has ended.
+func (s *Service) atEnd(ctx context.Context, j *job, sess *tmux.Session) (*butlerv1.ExecuteResponse, error) {
+	if j.last == nil {
+		return nil, fault.New(fault.Unavailable, "what became of %s is being looked at; ask again", j.id)
+	}
+	return s.response(ctx, j.last, sess), nil
 }
 
 // shellAfter gives the session, nil when there is none.

@@ -1,6 +1,7 @@
 package shell
 
 import (
+	"context"
 	"crypto/ed25519"
 	"encoding/json"
 	"os"
@@ -34,6 +35,8 @@ func TestACommandRunsOnceAndTells(t *testing.T) {
 	text, ended := r.streamed(req.GetApprovalId())
 	require.Equal(t, "hi\n", text)
 	require.True(t, ended)
+
+	require.False(t, r.signalled(req), "who has the answer need not be woken")
 
 	for range 3 {
 		again, err := r.Execute(r.ctx(), req)
@@ -190,6 +193,45 @@ func TestLongCommands(t *testing.T) {
 	text, ended := r.streamed(req.GetApprovalId())
 	require.Equal(t, "begin\nend\n", text)
 	require.True(t, ended)
+}
+
+// signalled says whether there is a work item that tells a turn of the end of its command.
+func (r *rig) signalled(req *butlerv1.ExecuteRequest) bool {
+	require.Eventually(r.t, func() bool { return r.job(req.GetApprovalId()) == nil }, time.Minute, time.Millisecond)
+	w := req.GetWaiter()
+	turn := chat.Turn{Session: chat.Session{Person: w.GetPerson(), Thread: w.GetThread()}, ID: w.GetTurn()}
+	_, found, err := r.bus.Last(r.ctx(), bus.WorkStream, turn.Signal(w.GetKey()))
+	require.NoError(r.t, err)
+	return found
+}
+
+// Who goes without the end is told of it, who still waits has it: never neither.
+func TestWhoGoesWithoutTheEndIsTold(t *testing.T) {
+	t.Parallel()
+	for range 1000 {
+		j := &job{ended: make(chan struct{})}
+		var left, told bool
+		var wg sync.WaitGroup
+		wg.Go(func() { left = j.leave() })
+		wg.Go(func() { told = j.conclude() })
+		wg.Wait()
+		require.Equal(t, left, told)
+	}
+	r := newRig(t)
+	req := r.granted("echo begin; read -t 2 x; echo end")
+	ctx, cancel := context.WithCancel(r.ctx())
+	gone := make(chan error)
+	go func() {
+		_, err := r.Execute(ctx, req)
+		gone <- err
+	}()
+	require.Eventually(t, func() bool {
+		text, _ := r.streamedSoFar(req.GetApprovalId())
+		return text != ""
+	}, time.Minute, time.Millisecond)
+	cancel() // its connection broke
+	require.ErrorIs(t, <-gone, context.Canceled)
+	require.Equal(t, approval.Ended, r.woken(req).GetStatus())
 }
 
 // woken waits for the work item that tells a turn of the end of its command.

@@ -162,7 +162,8 @@ func (s *Service) reopen(ctx context.Context, id string) (*job, error) {
 	if err != nil || !found {
 		return nil, err
 	}
-	j := &job{id: id, seq: ev.Seq, use: &butlerv1.ApprovalUse{}, ended: make(chan struct{})}
+	// Whoever asked for it, asked another process.
+	j := &job{id: id, seq: ev.Seq, use: &butlerv1.ApprovalUse{}, ended: make(chan struct{}), left: true}
 	if chat.Decode(ev.Data, j.use) != nil || j.use.GetStatus() != approval.Taken {
 		return nil, nil
 	}

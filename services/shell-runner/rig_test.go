@@ -183,8 +183,17 @@ func (r *rig) file(name string) string {
 	return string(data)
 }
 
-// streamed gives the text of the deltas of a command, and whether the stream ended.
+// streamed gives the text of the deltas of a command that has ended; nobody waits for them to be stored.
 func (r *rig) streamed(id string) (text string, ended bool) {
+	require.Eventually(r.t, func() bool {
+		text, ended = r.streamedSoFar(id)
+		return ended
+	}, time.Minute, time.Millisecond)
+	return text, ended
+}
+
+// streamedSoFar gives the text of the deltas of a command, and whether the stream ended.
+func (r *rig) streamedSoFar(id string) (text string, ended bool) {
 	events, err := r.bus.Load(r.ctx(), bus.DeltaStream, "butler.delta.7.70", 0, 0)
 	require.NoError(r.t, err)
 	var b strings.Builder
