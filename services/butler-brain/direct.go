@@ -13,15 +13,16 @@ import (
 	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
 	"github.com/butlerhub/butler/pkg/journal"
+	"github.com/butlerhub/butler/pkg/transcript"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 )
 
 // Messages that are not for the model: decisions about approvals, and what the person types into a shell.
 
-// Keys of their steps. foldTurn knows routeKey.
+// Keys of their steps. Package transcript knows routeKey.
 const (
 	decideKey  = "decide"
-	routeKey   = "route"
+	routeKey   = transcript.RouteKey
 	controlKey = "control"
 	typedKey   = "cmd"
 )
@@ -35,9 +36,9 @@ const controlCalls = 4
 // Kinds of a message, beside those of RouteResponse.
 const (
 	routeChat        = "chat"
-	routeCommand     = "command"
-	routeInput       = "input"
-	routeControl     = "control"
+	routeCommand     = transcript.RouteCommand
+	routeInput       = transcript.RouteInput
+	routeControl     = transcript.RouteControl
 	routeDetach      = "detach"      // /shell off, and the shell cannot be asked
 	routeUnreachable = "unreachable" // meant for a shell that does not answer
 	routeRefused     = "refused"     // the shell-runner says no, with a sentence
@@ -51,6 +52,9 @@ func (t *talk) direct(ctx context.Context) (end journal.End, handled bool, err e
 				return end, handled, err
 			}
 		}
+	}
+	if end, handled, err = t.remembers(ctx); handled || err != nil {
+		return end, handled, err
 	}
 	if !t.s.acts() {
 		return end, false, nil

@@ -12,6 +12,7 @@ type metrics struct {
 	routes   *prometheus.CounterVec
 	commands *prometheus.CounterVec
 	trimmed  prometheus.Counter
+	asked    *prometheus.CounterVec
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -39,8 +40,11 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m.trimmed = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "butler_prompts_trimmed_total", Help: "Prompts from which something was left out because it did not fit into the model's window.",
 	})
+	m.asked = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "butler_compactions_asked_total", Help: "Summaries that were asked for after an answer, by why.",
+	}, []string{"reason"})
 	if r != nil {
-		r.MustRegister(m.turns, m.running, m.sessions, m.waiting, m.routes, m.commands, m.trimmed)
+		r.MustRegister(m.turns, m.running, m.sessions, m.waiting, m.routes, m.commands, m.trimmed, m.asked)
 	}
 	return m
 }

@@ -24,6 +24,7 @@ func (t *talk) prompt(ctx context.Context) []*schema.Message {
 		span.SetAttributes(
 			attribute.Int("prompt.messages", len(msgs)), attribute.Int("prompt.limit_tokens", limit),
 			attribute.Int("prompt.past_turns", len(t.past.turns)-trimmed.Turns),
+			attribute.Bool("prompt.summary", t.past.memory.text != ""), attribute.Int("prompt.pins", len(t.past.memory.pins)),
 			attribute.Int("prompt.left_out_messages", trimmed.Messages),
 			attribute.Int("prompt.left_out_turns", trimmed.Turns),
 			attribute.Int("prompt.cut_messages", trimmed.Cut+trimmed.Heads),

@@ -4,6 +4,7 @@
 // How it works, from the outside in:
 //   - sessions.go: what wakes which session on this replica, and one turn of a session at a time;
 //   - history.go: what a session has said so far, read from the log;
+//   - remembered.go: its summary and what is pinned in it; pins.go: messages that pin, forget and compact;
 //   - turn.go: the program of one turn, run on the journal (pkg/journal), so that any replica can go on with it;
 //   - prompt.go: what of all that was said stands in the prompt;
 //   - speech.go: the streamed text of a turn;
@@ -29,6 +30,7 @@ import (
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/fault"
 	"github.com/butlerhub/butler/pkg/journal"
+	"github.com/butlerhub/butler/pkg/memory"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 	"github.com/butlerhub/butler/services/butler-brain/model"
 )
@@ -47,6 +49,8 @@ type Settings struct {
 	SystemPrompt   string        // added to the built-in description of who Butler is
 	CommandTimeout time.Duration // how long the shell-runners wait for a command, 30 s
 	CachedSessions int           // sessions whose history is kept in memory, 2,000
+	// Compaction says when a summary is asked for; the zero value: never. Summaries that are there are always used.
+	Compaction memory.Policy
 }
 
 func (s Settings) withDefaults() Settings {
@@ -79,37 +83,41 @@ type Deps struct {
 	Agents   butlerv1.RegistryServiceClient // nil: nothing is known of agents
 	Approval butlerv1.ApprovalServiceClient // nil: no decisions by message, and no commands
 	Shells   Shells                         // none: no commands
-	Tools    []Tool                         // besides the built-in ones
-	Settings Settings
-	Replica  string // names this process; unique per start
-	Log      *slog.Logger
-	Metrics  prometheus.Registerer
-	Clock    journal.Clock
+	// Compactor makes summaries when a person asks; nil: nobody does.
+	Compactor butlerv1.CompactorServiceClient
+	Tools     []Tool // besides the built-in ones
+	Settings  Settings
+	Replica   string // names this process; unique per start
+	Log       *slog.Logger
+	Metrics   prometheus.Registerer
+	Clock     journal.Clock
 }
 
 // Service is butler-brain. One process runs one.
 type Service struct {
 	butlerv1.UnimplementedBrainServiceServer
 
-	bus      *bus.Bus
-	model    *model.Client
-	settings Settings
-	replica  string
-	log      *slog.Logger
-	clock    journal.Clock
-	metrics  *metrics
-	agents   *agentList
-	approval butlerv1.ApprovalServiceClient
-	shells   Shells
-	hosts    []string // of the shells, for the prompt; empty when commands cannot be run
-	tools    *toolbox
-	turns    *turnLog
-	exec     *journal.Executor
-	sessions *sessions
+	bus       *bus.Bus
+	model     *model.Client
+	settings  Settings
+	replica   string
+	log       *slog.Logger
+	clock     journal.Clock
+	metrics   *metrics
+	agents    *agentList
+	approval  butlerv1.ApprovalServiceClient
+	shells    Shells
+	compactor butlerv1.CompactorServiceClient
+	hosts     []string // of the shells, for the prompt; empty when commands cannot be run
+	tools     *toolbox
+	turns     *turnLog
+	exec      *journal.Executor
+	sessions  *sessions
 
 	gauge       gauge
 	background  sync.WaitGroup // what nobody waits for, until the end
-	completions *slots // of answers without a session at the same time
+	asking      chan struct{}  // places of those who ask for a summary
+	completions *slots         // of answers without a session at the same time
 	ready       atomic.Bool
 }
 
@@ -128,7 +136,7 @@ func New(d Deps) (*Service, error) {
 		bus: d.Bus, model: d.Model, settings: d.Settings.withDefaults(), replica: d.Replica,
 		log: d.Log, clock: d.Clock, metrics: newMetrics(d.Metrics),
 		agents: newAgentList(d.Agents, d.Clock), turns: newTurnLog(d.Bus, d.Replica),
-		approval: d.Approval, shells: d.Shells,
+		approval: d.Approval, shells: d.Shells, compactor: d.Compactor, asking: make(chan struct{}, askers),
 	}
 	err := d.Shells.check()
 	if err != nil {
@@ -180,6 +188,7 @@ func (s *Service) Run(ctx context.Context) error {
 	wg.Go(func() {
 		_ = s.bus.Consume(ctx, bus.Consume{Stream: bus.WorkStream, Durable: bus.SignalConsumer, MaxTries: 20}, s.relay)
 	})
+	wg.Go(func() { s.followMemory(ctx) })
 	err := s.bus.Work(ctx, bus.Partitioned{
 		Replica: s.replica,
 		Handle:  s.sessions.wake,

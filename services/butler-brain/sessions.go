@@ -12,6 +12,7 @@ import (
 	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
 	"github.com/butlerhub/butler/pkg/journal"
+	"github.com/butlerhub/butler/pkg/transcript"
 )
 
 const (
@@ -37,6 +38,7 @@ type sessions struct {
 	ctx    context.Context // of Run
 	active map[chat.Session]*session
 	epoch  int // grows when what is cached can no longer be trusted
+	marks  int // grows when something was written beside the turns of a session
 	cache  map[chat.Session]*list.Element
 	recent *list.List // of *cached, newest first
 	wg     sync.WaitGroup
@@ -53,6 +55,7 @@ type cached struct {
 	history *history
 	pin     string // time of ownership in which it was read; see bus.Delivery
 	epoch   int
+	stale   bool // something was written beside its turns since
 }
 
 // session is one that has something to do.
@@ -64,6 +67,7 @@ type session struct {
 	mu      sync.Mutex
 	inbox   []*bus.Delivery
 	leaving bool   // its partition is another replica's now
+	stale   bool   // something was written beside its turns
 	running string // the turn that is being executed
 }
 
@@ -175,8 +179,30 @@ func (m *sessions) lost(partition int) {
 	}
 }
 
-// take gives the session's history, from memory when it was read while the partition was this replica's all along.
-func (m *sessions) take(id chat.Session, pin string) (*history, int) {
+// mark has what is new in the log of a session be read before its next turn: a summary or pins were written.
+func (m *sessions) mark(id chat.Session) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.marks++
+	if ss := m.active[id]; ss != nil {
+		ss.mu.Lock()
+		ss.stale = true
+		ss.mu.Unlock()
+	}
+	if e := m.cache[id]; e != nil {
+		e.Value.(*cached).stale = true
+	}
+}
+
+func (m *sessions) marked() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.marks
+}
+
+// take gives the session's history, from memory when it was read while the partition was this replica's all along; fresh
+// says that nothing is to be read.
+func (m *sessions) take(id chat.Session, pin string) (h *history, epoch int, fresh bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e := m.cache[id]; e != nil {
@@ -184,14 +210,15 @@ func (m *sessions) take(id chat.Session, pin string) (*history, int) {
 		m.recent.Remove(e)
 		delete(m.cache, id)
 		if c.epoch == m.epoch && pin != "" && c.pin == pin {
-			return c.history, m.epoch
+			c.history.stale = c.history.stale || c.stale
+			return c.history, m.epoch, c.history.last > 0 && !c.history.stale
 		}
 	}
-	return newHistory(id), m.epoch
+	return newHistory(id), m.epoch, false
 }
 
-// put keeps a session's history.
-func (m *sessions) put(h *history, pin string, epoch int) {
+// put keeps a session's history. marks is what marked said before it was read.
+func (m *sessions) put(h *history, pin string, epoch, marks int) {
 	if pin == "" {
 		return
 	}
@@ -200,7 +227,7 @@ func (m *sessions) put(h *history, pin string, epoch int) {
 	if epoch != m.epoch {
 		return
 	}
-	m.cache[h.session] = m.recent.PushFront(&cached{h, pin, epoch})
+	m.cache[h.session] = m.recent.PushFront(&cached{h, pin, epoch, marks != m.marks})
 	for m.recent.Len() > m.s.settings.CachedSessions {
 		e := m.recent.Back()
 		m.recent.Remove(e)
@@ -229,6 +256,7 @@ type worker struct {
 	h     *history
 	pin   string
 	fresh bool // h holds everything of the log that this replica was not told of
+	marks int  // of sessions, when that was found
 	held  map[string][]*bus.Delivery
 	blind struct { // the open turn that is in nobody's hands here, and since when
 		turn  string
@@ -243,8 +271,8 @@ func (m *sessions) run(ctx context.Context, ss *session) {
 	for {
 		w.collect()
 		if w.h == nil {
-			w.h, epoch = m.take(ss.id, w.pin)
-			w.fresh = w.h.last > 0
+			w.marks = m.marked()
+			w.h, epoch, w.fresh = m.take(ss.id, w.pin)
 			w.absorb()
 		}
 		again := w.step(ctx)
@@ -263,7 +291,7 @@ func (m *sessions) run(ctx context.Context, ss *session) {
 		if m.finished(ss) {
 			if w.fresh {
 				w.h.trim(m.s.settings.ContextWindow * keepText)
-				m.put(w.h, w.pin, epoch)
+				m.put(w.h, w.pin, epoch, w.marks)
 			}
 			return
 		}
@@ -311,7 +339,7 @@ func (w *worker) note(d *bus.Delivery) {
 		w.fresh = false
 		return
 	}
-	if turn, r, err := record(d.Stored); err == nil {
+	if turn, r, err := transcript.Record(d.Stored); err == nil {
 		w.h.add(turn, r)
 	}
 }
@@ -331,7 +359,11 @@ func (m *sessions) read(ctx context.Context, h *history) error {
 // -1 when there is nothing to do.
 func (w *worker) step(ctx context.Context) time.Duration {
 	s := w.m.s
+	if w.ss.takeStale() {
+		w.fresh, w.h.stale = false, true
+	}
 	if !w.fresh {
+		w.marks = w.m.marked()
 		if err := w.m.read(ctx, w.h); err != nil {
 			if ctx.Err() != nil {
 				return lookAgain
@@ -468,6 +500,9 @@ func (w *worker) execute(ctx context.Context, t *turnState) time.Duration {
 		return wait
 	case res.Status == journal.Ended || res.Status == journal.Suspended:
 		w.fails = 0
+		if t.ended {
+			s.askForSummary(w.h)
+		}
 		if !t.ended {
 			w.reread(t) // it waits, or somebody else ended it
 		}
@@ -534,6 +569,15 @@ func (ss *session) begin(unit string) bool {
 	}
 	ss.running = unit
 	return true
+}
+
+// takeStale says whether something was written beside the turns since it was called last.
+func (ss *session) takeStale() bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	stale := ss.stale
+	ss.stale = false
+	return stale
 }
 
 func (ss *session) end() {

@@ -14,6 +14,7 @@ import (
 	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
 	"github.com/butlerhub/butler/pkg/journal"
+	"github.com/butlerhub/butler/pkg/transcript"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 	"github.com/butlerhub/butler/services/butler-brain/model"
 )
@@ -23,6 +24,7 @@ type past struct {
 	turns     []*model.Group // oldest first
 	attached  string         // host of the shell that the conversation is attached to; empty for none
 	unsettled bool           // a turn before this one is open, which may still change attached
+	memory    remembered
 }
 
 type pastKey struct{}
@@ -72,7 +74,7 @@ func (s *Service) program(ctx context.Context, run *journal.Run) (journal.End, e
 			return t.answer(out.Cut)
 		}
 		t.speech.keep()
-		t.msgs = append(t.msgs, out.message())
+		t.msgs = append(t.msgs, out.Message())
 		results, err := t.callTools(ctx, step, out.ToolCalls)
 		if err != nil {
 			return t.giveUp(ctx, err)
@@ -102,11 +104,11 @@ func (s *Service) talk(ctx context.Context, run *journal.Run) (*talk, error) {
 	if p.attached == "" && asked.Channel == shellChannel {
 		p.attached = s.shells.Default
 	}
-	if p.attached == detachedHost {
+	if p.attached == transcript.Detached {
 		p.attached = ""
 	}
 	t := &talk{s: s, run: run, turn: turn, asked: &asked, past: p, speech: newSpeech(s, turn, asked.LocalId)}
-	t.heads = []*schema.Message{schema.SystemMessage(s.systemPrompt(&asked))}
+	t.heads = append([]*schema.Message{schema.SystemMessage(s.systemPrompt(&asked))}, p.memory.heads()...)
 	t.msgs = []*schema.Message{schema.UserMessage(asked.Text)}
 	return t, nil
 }
@@ -119,11 +121,11 @@ func (s *Service) systemPrompt(asked *butlerv1.ChatAsked) string {
 }
 
 // think is one step: a call of the model, again where that can help.
-func (t *talk) think(ctx context.Context, step int) (modelOutcome, error) {
+func (t *talk) think(ctx context.Context, step int) (transcript.ModelOutcome, error) {
 	prompt := t.prompt(ctx)
 	effect := journal.Effect{Repeat: journal.Pure, Cost: journal.Spent{ModelCalls: 1}}
 	spoke := false
-	out, err := journal.Do(ctx, t.run, modelKey(step), effect, func(ctx context.Context, c *journal.Call) (modelOutcome, error) {
+	out, err := journal.Do(ctx, t.run, transcript.ModelKey(step), effect, func(ctx context.Context, c *journal.Call) (transcript.ModelOutcome, error) {
 		spoke = true
 		res, err := model.Retry(ctx, t.s.pause, rand.Float64, func(ctx context.Context, attempt int) (*model.Result, error) {
 			if attempt > 1 {
@@ -134,14 +136,14 @@ func (t *talk) think(ctx context.Context, step int) (modelOutcome, error) {
 			return res, t.s.lastTry(attempt, err)
 		})
 		if err != nil {
-			return modelOutcome{}, t.stepError(ctx, err)
+			return transcript.ModelOutcome{}, t.stepError(ctx, err)
 		}
 		c.Spend(journal.Spent{Tokens: int32(min(res.Usage.PromptTokens+res.Usage.CompletionTokens, 1<<30))})
-		out := modelOutcome{Model: res.Model, Cut: res.Truncated(), Usage: &tokenUsage{res.Usage.PromptTokens, res.Usage.CompletionTokens}}
+		out := transcript.ModelOutcome{Model: res.Model, Cut: res.Truncated(), Usage: &transcript.TokenUsage{PromptTokens: res.Usage.PromptTokens, CompletionTokens: res.Usage.CompletionTokens}}
 		if len(res.Message.ToolCalls) > 0 {
 			out.Text = res.Message.Content
 			for _, call := range res.Message.ToolCalls {
-				out.ToolCalls = append(out.ToolCalls, toolCall{call.ID, call.Function.Name, call.Function.Arguments})
+				out.ToolCalls = append(out.ToolCalls, transcript.ToolCall{ID: call.ID, Name: call.Function.Name, Arguments: call.Function.Arguments})
 			}
 		}
 		return out, nil
@@ -199,10 +201,10 @@ func (s *Service) pause(ctx context.Context, d time.Duration) error {
 }
 
 // callTools runs the calls of one step at the same time and gives their results in order.
-func (t *talk) callTools(ctx context.Context, step int, calls []toolCall) ([]*schema.Message, error) {
+func (t *talk) callTools(ctx context.Context, step int, calls []transcript.ToolCall) ([]*schema.Message, error) {
 	results := make([]*schema.Message, len(calls))
 	err := journal.Parallel(ctx, len(calls), maxParallel, func(ctx context.Context, i int) error {
-		text, err := t.callTool(ctx, toolKey(step, i), calls[i])
+		text, err := t.callTool(ctx, transcript.ToolKey(step, i), calls[i])
 		if err != nil {
 			return err
 		}
@@ -214,7 +216,7 @@ func (t *talk) callTools(ctx context.Context, step int, calls []toolCall) ([]*sc
 }
 
 // callTool runs one call. What goes wrong with the tool is a result that the model reads; an error ends the attempt.
-func (t *talk) callTool(ctx context.Context, key string, call toolCall) (string, error) {
+func (t *talk) callTool(ctx context.Context, key string, call transcript.ToolCall) (string, error) {
 	tool, known := t.s.tools.by[call.Name]
 	args := json.RawMessage(call.Arguments)
 	if len(args) == 0 {
@@ -250,12 +252,12 @@ func (t *talk) callTool(ctx context.Context, key string, call toolCall) (string,
 			return text, err
 		}
 	}
-	out, err := journal.Do(ctx, t.run, key, effect, func(ctx context.Context, c *journal.Call) (toolOutcome, error) {
+	out, err := journal.Do(ctx, t.run, key, effect, func(ctx context.Context, c *journal.Call) (transcript.ToolOutcome, error) {
 		text, err := do(ctx, c)
 		if err != nil && ctx.Err() == nil {
-			return toolOutcome{clip("error: " + err.Error())}, nil
+			return transcript.ToolOutcome{Text: clip("error: " + err.Error())}, nil
 		}
-		return toolOutcome{clip(text)}, err
+		return transcript.ToolOutcome{Text: clip(text)}, err
 	})
 	var failure *journal.Failure
 	if errors.As(err, &failure) {

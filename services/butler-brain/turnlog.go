@@ -14,6 +14,7 @@ import (
 	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
 	"github.com/butlerhub/butler/pkg/journal"
+	"github.com/butlerhub/butler/pkg/transcript"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -49,31 +50,9 @@ func (l *turnLog) watch(unit string) (written func() []journal.Record) {
 	}
 }
 
-var kindOf = map[chat.Kind]journal.Kind{
-	chat.Asked: journal.KindOpen, chat.Step: journal.KindStep, chat.Signal: journal.KindSignal,
-	chat.Stop: journal.KindCancel, chat.Answer: journal.KindEnd,
-}
-
-// kindForeign is none that the journal knows, so it passes over such records.
-const kindForeign journal.Kind = "foreign"
-
 var subjectOf = map[journal.Kind]chat.Kind{
 	journal.KindOpen: chat.Asked, journal.KindStep: chat.Step, journal.KindSignal: chat.Signal,
 	journal.KindCancel: chat.Stop, journal.KindEnd: chat.Answer,
-}
-
-// record reads an event as a record of its turn. One whose type does not fit its subject says nothing: it only counts as
-// the turn's newest event, on which the next append is conditional.
-func record(ev bus.Stored) (chat.Turn, journal.Record, error) {
-	turn, kind, err := chat.ParseSubject(ev.Subject)
-	if err != nil {
-		return turn, journal.Record{}, err
-	}
-	if ev.Type != kind.Type() {
-		return turn, journal.Record{Seq: ev.Seq, At: ev.At, ID: ev.ID, Kind: kindForeign}, nil
-	}
-	r := journal.Record{Seq: ev.Seq, At: ev.At, ID: ev.ID, Kind: kindOf[kind]}
-	return turn, r, r.Decode(ev.Data)
 }
 
 // Load implements journal.Log.
@@ -88,7 +67,7 @@ func (l *turnLog) Load(ctx context.Context, unit string, after uint64) ([]journa
 	}
 	out := make([]journal.Record, 0, len(events))
 	for _, ev := range events {
-		_, r, err := record(ev)
+		_, r, err := transcript.Record(ev)
 		if err != nil {
 			return nil, fmt.Errorf("turn %s, sequence %d: %w", unit, ev.Seq, err)
 		}

@@ -79,6 +79,9 @@ type Group struct {
 // NewGroup makes a group of messages.
 func NewGroup(msgs []*schema.Message) *Group { return &Group{Messages: msgs, most: mostTokens(msgs)} }
 
+// Most gives what Tokens cannot exceed, at once.
+func (g *Group) Most() int { return g.most }
+
 // Tokens counts the group's tokens, once.
 func (g *Group) Tokens() int {
 	n := g.tokens.Load()
