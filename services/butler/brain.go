@@ -55,7 +55,7 @@ func (p *process) startBrain(b *bus.Bus, agents butlerv1.RegistryServiceClient, 
 	p.check("brain", func(ctx context.Context) error { return t.current.Load().Ready(ctx) })
 	p.onReload(func(next config.Settings, changed []string) error {
 		if !slices.ContainsFunc(changed, func(key string) bool {
-			return strings.HasPrefix(key, "model.") || strings.HasPrefix(key, "turn.")
+			return strings.HasPrefix(key, "model.") || strings.HasPrefix(key, "turn.") || key == "shell.command_timeout"
 		}) {
 			return nil
 		}

@@ -50,7 +50,7 @@ type process struct {
 	mu       sync.Mutex
 	checks   map[string]func(context.Context) error // as in tel.Checks, which answers from memory for a second
 	settings config.Settings
-	reloaded []func(next config.Settings, changed []string) error // told of settings that changed
+	reloaded []func(next config.Settings, changed []string) error // told of each reload
 }
 
 // part is something that runs until it is told to stop.
@@ -108,7 +108,7 @@ func replicaName(service, host string) string {
 
 func (p *process) onClose(f func()) { p.closers = append(p.closers, f) }
 
-// onReload registers what is told when settings changed; f gets all settings and the keys that changed.
+// onReload registers what is told at each reload; f gets all settings and the keys that changed, which may be none.
 func (p *process) onReload(f func(next config.Settings, changed []string) error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -227,15 +227,14 @@ func (p *process) reload() (reloadReport, error) {
 	merged, changed, needRestart := p.settings.Reload(next)
 	needRestart = withoutGenerated(needRestart, next)
 	report := reloadReport{Changed: append([]string{}, changed...), NeedRestart: append([]string{}, needRestart...)}
-	if len(changed) > 0 {
-		// The first ones cannot fail: when a later one does, nothing has changed yet.
-		for _, f := range slices.Backward(p.reloaded) {
-			if err := f(merged, changed); err != nil {
-				return report, err
-			}
+	// Also when no setting has changed: a file that one names may have. What was registered first cannot fail and comes
+	// last; when one fails, those before it have changed already, and all are told again at the next reload.
+	for _, f := range slices.Backward(p.reloaded) {
+		if err := f(merged, changed); err != nil {
+			return report, err
 		}
-		p.settings = merged
 	}
+	p.settings = merged
 	p.log.Info("settings reloaded", "changed", changed)
 	if len(needRestart) > 0 {
 		p.log.Warn("some changed settings take effect at the next start only", "settings", needRestart)

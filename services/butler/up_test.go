@@ -172,11 +172,14 @@ func TestSettingsAreReloaded(t *testing.T) {
 	write := func(format string, args ...any) {
 		require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, format, args...), 0o600))
 	}
-	write("log:\n  level: info\n")
+	policy := filepath.Join(h.dir, "policy.yaml")
+	require.NoError(t, os.WriteFile(policy, []byte("version: 1\nrules: []\n"), 0o600))
+	write("log:\n  level: info\napproval:\n  policy_file: %s\n", policy)
 	d := h.up("--config", file)
 	assert.Contains(t, h.ok("", "chat", "one"), "demo model")
 
-	write("log:\n  level: debug\nmodel:\n  base_url: %s\n  name: scripted\nnats:\n  replicas: 3\n", model.URL())
+	write("log:\n  level: debug\napproval:\n  policy_file: %s\nmodel:\n  base_url: %s\n  name: scripted\nnats:\n  replicas: 3\n",
+		policy, model.URL())
 	r, ok := readRunning(h.settings())
 	require.True(t, ok)
 	resp, err := http.Post(r.Ops+"/config/reload", "", nil)
@@ -191,9 +194,14 @@ func TestSettingsAreReloaded(t *testing.T) {
 		return strings.Contains(h.ok("", "chat", "two"), "answer to: two")
 	})
 
+	// A file that a setting names is read again although no setting has changed.
+	require.NoError(t, os.WriteFile(policy, []byte("version: 2\nrules: []\n"), 0o600))
+	d.signal(syscall.SIGHUP)
+	eventually(t, "a policy that is wrong is refused", func() bool { return strings.Contains(d.stderr(), "must be 1, not 2") })
+
 	write("log:\n  level: loud\n")
 	d.signal(syscall.SIGHUP)
-	eventually(t, "what is wrong is said", func() bool { return strings.Contains(d.stderr(), "the settings were not reloaded") })
+	eventually(t, "what is wrong is said", func() bool { return strings.Contains(d.stderr(), "loud") })
 	assert.Contains(t, h.ok("", "chat", "three"), "answer to: three", "and nothing changed")
 
 	req, err := http.NewRequest(http.MethodPost, r.Ops+"/config/reload", nil)
