@@ -62,7 +62,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	var modelCall bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check settings, NATS, SQL, model, disk and clock",
+		Short: "Check settings, NATS, SQL, model, shells, disk and clock",
 		Long: `Looks at everything that Butler needs, as the settings have it, and says for each part whether it is well
 (ok, warn, fail) and what to do. It changes nothing. The exit code is 1 when something fails.
 
@@ -89,7 +89,7 @@ func (a *app) doctor(ctx context.Context, modelCall bool) error {
 	var findings []finding
 	findings = append(findings, d.checkSettings(warnings)...)
 	for _, check := range []func(context.Context) []finding{
-		d.checkDataDir, d.checkDisk, d.checkClock, d.checkPorts, d.checkGateway, d.checkNATS, d.checkSQL, d.checkModel,
+		d.checkDataDir, d.checkDisk, d.checkClock, d.checkPorts, d.checkGateway, d.checkNATS, d.checkSQL, d.checkModel, d.checkShell,
 	} {
 		findings = append(findings, check(ctx)...)
 		if ctx.Err() != nil {

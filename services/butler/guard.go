@@ -41,11 +41,12 @@ func (a *app) guardCheckCommand() *cobra.Command {
 Lines are the arguments; without any, JSON strings on standard input, one a line, each answered at once. A line
 that is no JSON string is answered with verdict refuse and the reason bad-input, and the exit code is 1 at the end.
 
-The verdict is the guard's own: the policy for approvals decides who is asked.`,
+The verdict is the guard's own: the policy for approvals decides who is asked. The patterns of a settings file
+(--config, BUTLER_CONFIG) or of BUTLER_DANGER_PATTERNS count too.`,
 		Example: `  butler guard check 'rm -rf ~' 'git status'
   jq -c .command commands.jsonl | butler guard check`,
 		RunE: func(_ *cobra.Command, lines []string) error {
-			g, err := guard.New(guard.Options{})
+			g, err := a.guardOfSettings()
 			if err != nil {
 				return err
 			}
@@ -69,6 +70,22 @@ The verdict is the guard's own: the policy for approvals decides who is asked.`,
 	f.StringVar(&home, "home", "", "home of the person (default: /home/user)")
 	f.StringVar(&user, "user", "", "operating-system user of the shell")
 	return cmd
+}
+
+// guardOfSettings makes the guard with the patterns of the settings, where such are named.
+func (a *app) guardOfSettings() (*guard.Guard, error) {
+	if a.settingsFile() == "" && a.env("BUTLER_DANGER_PATTERNS") == "" {
+		return guard.New(guard.Options{})
+	}
+	s, _, err := a.settings()
+	if err != nil {
+		return nil, err
+	}
+	g, err := guard.New(guard.Options{DangerPatterns: s.Shell.DangerPatterns})
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, "guardrail.danger_patterns: %v", err)
+	}
+	return g, nil
 }
 
 // guardAnswer is a line of output.

@@ -322,3 +322,40 @@ func (p *process) dialShells(local *rpc.Local, inside bool) (brain.Shells, error
 	}
 	return out, nil
 }
+
+// checkShell looks whether shells can be kept on this machine, and what protects from them.
+func (d *patient) checkShell(context.Context) []finding {
+	s := d.settings
+	account, err := shellAccounts(s)
+	if err != nil {
+		return []finding{fail("shell", "name users that this system has, or leave BUTLER_SHELL_OS_USERS empty", "%s", sentence(err))}
+	}
+	parent := os.TempDir()
+	if len(parent) > maxShellDir/2 {
+		parent = "/tmp"
+	}
+	dir, err := os.MkdirTemp(parent, "b")
+	if err != nil {
+		return []finding{warn("shell", "", "it is not known whether shells can be kept: %v", pathCause(err))}
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	host, err := tmux.Open(tmux.Config{Dir: dir, Account: account})
+	if err != nil {
+		return []finding{warn("shell", "only where commands shall run on this machine: `butler up` goes on without", "%s", sentence(err))}
+	}
+	defer host.Close()
+	out := []finding{ok("shell", "%s, shells can be kept here as the host %s", host.Version(), s.Shell.Host)}
+	for _, w := range host.Warnings() {
+		out = append(out, warn("shell", "", "%s", w))
+	}
+	if !s.Shell.GuardEnabled {
+		out = append(out, warn("guard", "unset BUTLER_GUARDRAIL_ENABLED (guardrail.enabled)",
+			"the command guard is off: what it would ask about runs by itself, only the hard-line set is refused"))
+	}
+	if len(s.Shell.AllowedUsers) == 0 {
+		out = append(out, ok("shell users", "nobody, but the first administrator under `butler up` (BUTLER_ALLOWED_USERS)"))
+	} else {
+		out = append(out, ok("shell users", "%s", strings.Join(s.Shell.AllowedUsers, ", ")))
+	}
+	return out
+}
