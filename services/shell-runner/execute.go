@@ -126,7 +126,7 @@ func (s *Service) Execute(ctx context.Context, req *butlerv1.ExecuteRequest) (*b
 	}
 	if refused := s.confirm(ctx, j); refused != nil {
 		s.finish(j, approval.UseRefused, nil, refused.Error())
-		return s.response(ctx, j.last, sess), nil
+		return s.atEnd(ctx, j, sess)
 	}
 	if effect.GetKind() == approval.KindInput {
 		return s.passInput(ctx, j, seat, sess)
@@ -222,13 +222,24 @@ func (s *Service) take(ctx context.Context, req *butlerv1.ExecuteRequest, sess *
 	}
 	if err != nil {
 		s.forget(j)
-		close(j.ended)                             // nothing was begun here
-		if fault.ClassOf(err) != fault.Transient { // it is certain that it is not stored
+		close(j.ended) // nothing was begun here
+		if fault.ClassOf(err) == fault.Transient {
+			s.mu.Lock()
+			s.unsure[id] = true // it may be stored
+			s.mu.Unlock()
+		} else {
 			s.unnote(id)
 		}
 		return nil, err
 	}
 	return j, nil
+}
+
+// notBegun says whether a use that may have been taken was given up before anything was done.
+func (s *Service) notBegun(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unsure[id]
 }
 
 // job gives the use that this process looks after.
@@ -325,7 +336,6 @@ func (s *Service) finish(j *job, status string, outcome *butlerv1.CommandOutcome
 		end.Status, end.Outcome, end.Reason, end.EndedAt = status, outcome, reason, timestamppb.New(s.now())
 		ctx, cancel := context.WithTimeout(context.Background(), recordWait)
 		defer cancel()
-		j.last = end
 		// Both are written at the same time: the person waits for them, and each waits for the disk.
 		var logging sync.WaitGroup
 		logging.Go(func() { s.logCommand(ctx, j, end) })
@@ -340,6 +350,9 @@ func (s *Service) finish(j *job, status string, outcome *butlerv1.CommandOutcome
 			return
 		}
 		j.seq = seq
+		if err == nil {
+			j.last = end // not before it is recorded
+		}
 		if j.conclude() {
 			s.wake(ctx, end) // who still waited has it, and nothing is written for them
 		}
@@ -458,6 +471,16 @@ func (s *Service) standing(ctx context.Context, id string) (resp *butlerv1.Execu
 		return nil, true, fault.New(fault.Internal, "the use of the approval %s cannot be read", id)
 	}
 	if use.GetStatus() == approval.Taken {
+		if s.notBegun(id) && use.GetWorker() == s.replica {
+			// This process took it without learning so, and did nothing.
+			j, err := s.reopen(ctx, id)
+			if err != nil || j == nil {
+				return nil, true, fault.New(fault.Unavailable, "what became of %s is being looked at; ask again", id)
+			}
+			s.finish(j, approval.UseRefused, nil, "the log did not answer when it was to begin; ask anew")
+			resp, err := s.atEnd(ctx, j, nil)
+			return resp, true, err
+		}
 		// Taken and not looked after here: by another process of this host, or a call of this one that has not come back.
 		return nil, true, fault.New(fault.Unavailable, "what became of %s is being looked at; ask again", id)
 	}

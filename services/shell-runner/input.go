@@ -103,10 +103,10 @@ func (s *Service) passInput(ctx context.Context, j *job, seat *seat, sess *tmux.
 	screen, err := s.pass(ctx, seat, sess, j.req.GetInput(), j.req.GetLanguage())
 	if err != nil {
 		s.finish(j, approval.UseRefused, nil, fault.MessageOf(err))
-		return s.response(ctx, j.last, sess), nil
+		return s.atEnd(ctx, j, sess)
 	}
 	s.finish(j, approval.Ended, &butlerv1.CommandOutcome{Output: screen, Dir: sess.Dir()}, "")
-	return s.response(ctx, j.last, sess), nil
+	return s.atEnd(ctx, j, sess)
 }
 
 // pass gives a message to the program in the foreground: the keys of a message that begins with /key, else its text. It

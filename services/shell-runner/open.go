@@ -39,7 +39,8 @@ type noted struct {
 	Risk    json.RawMessage `json:"risk"`
 }
 
-// note writes down that a use is about to be taken. It is on the disk before it returns.
+// note writes down that a use is about to be taken. It survives the end of the process; what a power cut takes of it is
+// found in the log (openSpan).
 func (s *Service) note(j *job) error {
 	req := proto.Clone(j.req).(*butlerv1.ExecuteRequest)
 	req.Grant, req.Input = "", ""
@@ -70,6 +71,7 @@ func (s *Service) unnote(id string) {
 // recover finds what an earlier process left open: commands that ended meanwhile get their end recorded, those that still
 // run are looked after, and what nobody can tell is called unknown.
 func (s *Service) recover(ctx context.Context) error {
+	defer close(s.recovered)
 	found, err := s.tmux.Recover(ctx)
 	if err != nil {
 		return err
@@ -190,6 +192,7 @@ func (s *Service) notedRequest(id string) (*butlerv1.ExecuteRequest, *butlerv1.R
 
 // event takes what happens in a session outside of Run.
 func (s *Service) event(e tmux.Event) {
+	<-s.recovered // what a found session tells meanwhile belongs to uses that are still being looked up
 	j := s.job(e.Command)
 	switch e.Kind {
 	case tmux.EventOutput:

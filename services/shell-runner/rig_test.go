@@ -61,6 +61,7 @@ type rig struct {
 	db       *storage.DB
 	dir      string
 	settings Settings
+	path     string // of the shells, when set
 	n        atomic.Int64
 	*Service
 	stop func()
@@ -99,7 +100,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 func (r *rig) start() {
 	s, err := New(Deps{
 		Bus: bustest.Connect(r.t, r.srv, "shell"), Approval: r.approver, Host: "web", State: filepath.Join(r.dir, "state"), DB: r.db,
-		Tmux:     tmux.Config{Dir: filepath.Join(r.dir, "s"), Home: filepath.Join(r.dir, "home"), StartTimeout: time.Minute, ReplyTimeout: 30 * time.Second, CreateBurst: 1000},
+		Tmux:     tmux.Config{Dir: filepath.Join(r.dir, "s"), Home: filepath.Join(r.dir, "home"), Path: r.path, StartTimeout: time.Minute, ReplyTimeout: 30 * time.Second, CreateBurst: 1000},
 		Settings: r.settings, Replica: fmt.Sprintf("shell-%d", r.n.Add(1)),
 	})
 	require.NoError(r.t, err)

@@ -108,13 +108,16 @@ type Service struct {
 	settings atomic.Pointer[Settings]
 	guard    atomic.Pointer[guard.Guard]
 	ready    atomic.Bool
-	skills   map[string]Skill // by trigger
-	order    []Skill          // as they are listed
+	// recovered is closed once what an earlier process left was looked at.
+	recovered chan struct{}
+	skills    map[string]Skill // by trigger
+	order     []Skill          // as they are listed
 
-	mu    sync.Mutex
-	seats map[int64]*seat // by person
-	jobs  map[string]*job // by approval
-	done  map[string]controlled
+	mu     sync.Mutex
+	seats  map[int64]*seat // by person
+	jobs   map[string]*job // by approval
+	unsure map[string]bool // approvals whose grant may have been taken, and nothing was done; one for each time NATS was away
+	done   map[string]controlled
 }
 
 // New checks what is needed and prepares the shells' folder. It starts no shell: Run finds those of an earlier process.
@@ -137,7 +140,7 @@ func New(d Deps) (*Service, error) {
 	s := &Service{
 		bus: d.Bus, approval: d.Approval, host: d.Host, state: d.State, replica: d.Replica, log: d.Log, now: d.Clock,
 		redactor: d.Redactor, keys: &grantKeys{client: d.Approval},
-		seats: map[int64]*seat{}, jobs: map[string]*job{}, done: map[string]controlled{},
+		recovered: make(chan struct{}), seats: map[int64]*seat{}, jobs: map[string]*job{}, unsure: map[string]bool{}, done: map[string]controlled{},
 	}
 	if err := s.SetSettings(d.Settings); err != nil {
 		return nil, err

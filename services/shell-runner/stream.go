@@ -164,18 +164,14 @@ func (o *output) schedule() {
 // publish sends what is pending. o.mu is held.
 func (o *output) publish() {
 	for o.pending.Len() > 0 {
-		piece := o.pending.Next(min(o.pending.Len(), maxDelta))
-		cut := len(piece)
-		for cut > 0 && o.pending.Len() > 0 && !utf8.RuneStart(o.pending.Bytes()[0]) && !utf8.Valid(piece[:cut]) {
-			cut-- // the rest of a character is in the next piece
+		all := o.pending.Bytes()
+		cut := len(all)
+		if cut > maxDelta {
+			// Not inside a character; what is no text is cut anywhere.
+			for cut = maxDelta; cut > maxDelta-utf8.UTFMax && !utf8.RuneStart(all[cut]); cut-- {
+			}
 		}
-		text := strings.ToValidUTF8(string(piece[:cut]), "\uFFFD")
-		rest := append([]byte(nil), piece[cut:]...)
-		if len(rest) > 0 {
-			later := append(rest, o.pending.Bytes()...)
-			o.pending.Reset()
-			o.pending.Write(later)
-		}
+		text := strings.ToValidUTF8(string(o.pending.Next(cut)), "\uFFFD")
 		o.streamed += len(text)
 		o.index++
 		o.send(&butlerv1.ChatDelta{Index: o.index, Text: text})
