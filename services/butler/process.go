@@ -47,10 +47,11 @@ type process struct {
 	failed  chan error
 	hangup  chan os.Signal
 
-	mu       sync.Mutex
-	checks   map[string]func(context.Context) error // as in tel.Checks, which answers from memory for a second
-	settings config.Settings
-	reloaded []func(next config.Settings, changed []string) error // told of each reload
+	mu           sync.Mutex
+	checks       map[string]func(context.Context) error // as in tel.Checks, which answers from memory for a second
+	settings     config.Settings
+	shellsFolder string                                               // where shell-runner keeps the shells, once it is known
+	reloaded     []func(next config.Settings, changed []string) error // told of each reload
 }
 
 // part is something that runs until it is told to stop.

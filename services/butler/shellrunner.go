@@ -118,6 +118,7 @@ func (p *process) newShell(b *bus.Bus, db *storage.DB, approval butlerv1.Approva
 	if err != nil {
 		return nil, err
 	}
+	p.shellsFolder = dir
 	settings.Protected = append(settings.Protected, dir)
 	return shell.New(shell.Deps{
 		Bus: b, Approval: approval, Host: s.Shell.Host, State: shellState(s), DB: db, Redactor: ownSecrets(s, p.app.environ),
@@ -138,7 +139,7 @@ func (p *process) shellSettings(s config.Settings) shell.Settings {
 		DangerPatterns: s.Shell.DangerPatterns, GuardDisabled: !s.Shell.GuardEnabled,
 	}
 	for _, path := range []string{
-		s.DataDir, s.Approval.KeyFile, s.Approval.PolicyFile, s.NATS.Credentials, s.RPC.TLSKey, p.app.settingsFile(),
+		s.DataDir, s.Approval.KeyFile, s.Approval.PolicyFile, s.NATS.Credentials, s.RPC.TLSKey, p.app.settingsFile(), p.shellsFolder,
 	} {
 		if path == "" {
 			continue
