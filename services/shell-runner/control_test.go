@@ -414,8 +414,8 @@ func TestEveryInteractiveProgram(t *testing.T) {
 		require.Equal(t, "interactive", resp.GetShell().GetMode(), name)
 		program := resp.GetShell().GetProgram()
 		require.NotEmpty(t, program, name)
-		shown, _ := r.streamed(req.GetApprovalId())
-		require.NotEmpty(t, shown, "%s: its screen is shown", name)
+		var shown string
+		r.eventually(name+": its screen is shown", func() bool { shown, _ = r.streamedSoFar(req.GetApprovalId()); return shown != "" })
 
 		one, line := r.route("x"), r.route("some text")
 		require.Equal(t, kindInput, one.GetKind(), name)
