@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -51,6 +52,12 @@ func TestShort(t *testing.T) {
 		"journal": {"appends", "p50", "p99", "units", "raw p50", "raw p99", "raw", "× raw"},
 		"model":   {"p50", "p99", "calls", "raw p50", "raw p99", "raw calls", "× raw"},
 	}
+	if _, err := exec.LookPath("tmux"); err == nil && canBeBare {
+		want["shell"] = []string{"p50", "p99", "final", "failed", "late", "appends"}
+		want["shell way"] = []string{"asked", "request", "taken", "audit link", "output", "ended", "answer", "final"}
+	} else {
+		t.Log("shells are not measured: that needs Linux and tmux")
+	}
 	cases := map[string][]string{}
 	for _, f := range report.Figures {
 		if !slices.Contains(cases[f.Group], f.Case) {
@@ -70,6 +77,17 @@ func TestShort(t *testing.T) {
 	for _, kase := range cases["turn"] {
 		for _, name := range []string{"lost", "doubled", "missing"} {
 			require.Zero(t, report.find("turn", kase, name).Value, "%s, %s", kase, name)
+		}
+	}
+	if want["shell"] != nil {
+		require.Equal(t, []string{"always, echo", "always, asked", "2m, echo", "2m, asked"}, cases["shell"])
+		require.Equal(t, cases["shell"], cases["shell way"])
+		for _, kase := range cases["shell"] {
+			require.Zero(t, report.find("shell", kase, "failed").Value, kase)
+			if strings.HasSuffix(kase, "asked") {
+				require.Zero(t, report.find("shell", kase, "lost").Value, kase)
+				require.Zero(t, report.find("shell", kase, "doubled").Value, kase)
+			}
 		}
 	}
 	for kase, appends := range map[string]float64{"append": 1, "pure": 1, "idempotent": 3} {
