@@ -12,7 +12,7 @@ import (
 
 // natsUsers names the NATS user of each service.
 var natsUsers = map[string]string{"gateway": "gateway", "butler-brain": "brain", "agent-registry": "registry",
-	"approval": "approval", "shell-runner": "shell", "compactor": "compactor"}
+	"approval": "approval", "shell-runner": "shell", "agent": "agent-3", "compactor": "compactor"}
 
 // A service may publish and read on NATS what the document says it sends and receives, and nothing else of Butler's.
 func TestPermissionsAreThoseOfTheDocument(t *testing.T) {
@@ -24,6 +24,8 @@ func TestPermissionsAreThoseOfTheDocument(t *testing.T) {
 			users[u.Service] = u
 		}
 	}
+	agent := bus.AgentUser(3) // as in sample
+	users[agent.Service] = agent
 	require.Len(t, users, len(natsUsers))
 
 	sends := map[string]map[string]bool{} // user to channels
@@ -32,6 +34,10 @@ func TestPermissionsAreThoseOfTheDocument(t *testing.T) {
 		require.True(t, ok, "%s: no NATS user for %s", id, o.Service)
 		ch := o.Channel.id(t, "#/channels/")
 		c := d.Channels[ch]
+		if o.Service == "agent" {
+			agentRights(t, id, o, c, agent)
+			continue
+		}
 		if o.Action == "send" {
 			if o.Through != "" {
 				ch, c = o.Through, d.Channels[o.Through]
@@ -61,9 +67,10 @@ func TestPermissionsAreThoseOfTheDocument(t *testing.T) {
 		}
 	}
 
+	delete(users, agent.Service) // its rights are compared in agentRights, and tried in package bus
 	for name, user := range users {
 		for _, filter := range user.Publish {
-			if strings.HasPrefix(filter, "$JS.") {
+			if strings.HasPrefix(filter, "$JS.") || strings.HasPrefix(filter, "AGENT.SYS.") { // the server's own
 				continue
 			}
 			found := false
@@ -76,12 +83,27 @@ func TestPermissionsAreThoseOfTheDocument(t *testing.T) {
 			require.True(t, found, "%s may publish %s, which asyncapi.yaml does not have", name, filter)
 		}
 		for _, filter := range user.Subscribe {
-			if strings.HasPrefix(filter, "_INBOX_") {
+			if strings.HasPrefix(filter, "_INBOX_") || strings.HasPrefix(filter, "$SYS.") {
 				continue
 			}
 			found := slices.ContainsFunc(d.order, func(id string) bool { return meet(filter, pattern(d.Channels[id].Address)) })
 			require.True(t, found, "%s may subscribe to %s, which asyncapi.yaml does not have", name, filter)
 		}
+	}
+}
+
+// agentRights says whether an agent may do, for itself, what the document says.
+func agentRights(t *testing.T, id string, o operation, c channel, agent bus.ServiceUser) {
+	t.Helper()
+	subject := pattern(strings.ReplaceAll(c.Address, "{agent}", "3"))
+	switch {
+	case o.Action == "send":
+		require.True(t, allows(agent.Publish, subject), "%s: an agent may not publish %s", id, subject)
+	case c.Stream == "":
+		require.True(t, allows(agent.Subscribe, subject), "%s: an agent may not subscribe to %s", id, subject)
+	default:
+		need := bus.AgentAPI + ".CONSUMER.MSG.NEXT." + c.Stream + "." + bus.AgentName(3)
+		require.True(t, allows(agent.Publish, need), "%s: an agent may not publish %s", id, need)
 	}
 }
 

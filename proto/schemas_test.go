@@ -142,7 +142,7 @@ func TestCommentsNameTheSubjects(t *testing.T) {
 		return true
 	})
 	for id, c := range doc.Channels {
-		if c.Stream == "KV_PRESENCE" || slices.Contains([]string{"timer", "parked", "approvalTimer", "parkedApproval"}, id) {
+		if c.Stream == "KV_PRESENCE" || slices.Contains([]string{"timer", "parked", "approvalTimer", "parkedApproval", "taskTimer", "parkedTask", "parkedReport"}, id) {
 			continue // no message, or that of another channel
 		}
 		var messages []string

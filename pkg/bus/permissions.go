@@ -13,6 +13,8 @@ type ServiceUser struct {
 	Service   string
 	Publish   []string
 	Subscribe []string
+	// Answers lets it answer requests that it receives.
+	Answers bool
 }
 
 // ServiceUsers lists the services that connect to NATS.
@@ -44,8 +46,7 @@ func ServiceUsers() []ServiceUser {
 				declare(DeltaStream), read(DeltaStream), "$JS.API.STREAM.PURGE."+DeltaStream,
 				declare(WorkStream), read(WorkStream), "$JS.API.STREAM.PURGE."+WorkStream, durable(WorkStream, SignalConsumer),
 				// Whoever declares the stream declares its consumers.
-				"$JS.API.CONSUMER.CREATE."+WorkStream+"."+ApprovalTimerConsumer, "$JS.API.CONSUMER.INFO."+WorkStream+"."+ApprovalTimerConsumer,
-				"$JS.API.CONSUMER.CREATE."+WorkStream+"."+CompactConsumer, "$JS.API.CONSUMER.INFO."+WorkStream+"."+CompactConsumer,
+				declareConsumers(WorkStream, ApprovalTimerConsumer, TaskTimerConsumer, CompactConsumer),
 				declare(ParkedStream), read(ParkedStream),
 				declare("KV_"+PresenceBucket), read("KV_"+PresenceBucket), follow("KV_"+PresenceBucket),
 			),
@@ -56,8 +57,17 @@ func ServiceUsers() []ServiceUser {
 			Publish: join(
 				"$KV."+PresenceBucket+".agent.*",
 				declare("KV_"+PresenceBucket), read("KV_"+PresenceBucket),
+				"butler.task.*.*", "butler.task-answer.*.*.*", "butler.notice.*", "butler.work.turn.>", "butler.timer.task.*.*",
+				"butler.parked.work.task.*.*", "butler.parked.report.*.*.*",
+				declare(TaskStream), read(TaskStream), every(TaskStream), durable(TaskStream, TaskConsumer),
+				declare(ReportStream), read(ReportStream), follow(ReportStream), durable(ReportStream, ReportConsumer),
+				declare(WorkStream), read(WorkStream), "$JS.API.STREAM.PURGE."+WorkStream, durable(WorkStream, TaskTimerConsumer),
+				declareConsumers(WorkStream, SignalConsumer, ApprovalTimerConsumer, CompactConsumer),
+				declare(ParkedStream), read(ParkedStream),
+				connectionsSubject, kickSubject+"*",
 			),
-			Subscribe: []string{"_INBOX_registry.>"},
+			Subscribe: []string{"_INBOX_registry.>", "butler.beat.*", authSubject},
+			Answers:   true,
 		},
 		{
 			Service: "approval",
@@ -67,8 +77,7 @@ func ServiceUsers() []ServiceUser {
 				declare(ApprovalStream), read(ApprovalStream), follow(ApprovalStream), durable(ApprovalStream, ApprovalConsumer),
 				declare(AuditStream), read(AuditStream),
 				declare(WorkStream), read(WorkStream), "$JS.API.STREAM.PURGE."+WorkStream, durable(WorkStream, ApprovalTimerConsumer),
-				"$JS.API.CONSUMER.CREATE."+WorkStream+"."+SignalConsumer, "$JS.API.CONSUMER.INFO."+WorkStream+"."+SignalConsumer,
-				"$JS.API.CONSUMER.CREATE."+WorkStream+"."+CompactConsumer, "$JS.API.CONSUMER.INFO."+WorkStream+"."+CompactConsumer,
+				declareConsumers(WorkStream, SignalConsumer, TaskTimerConsumer, CompactConsumer),
 				declare(ParkedStream), read(ParkedStream),
 			),
 			Subscribe: []string{"_INBOX_approval.>", "butler.access.changed"},
@@ -128,6 +137,21 @@ func follow(stream string) []string {
 	return []string{"$JS.API.CONSUMER.CREATE." + stream + ".>", "$JS.API.CONSUMER.INFO." + stream + ".*", "$JS.API.CONSUMER.MSG.NEXT." + stream + ".*"}
 }
 
+// declareConsumers is for Ensure of a stream whose consumers are others'.
+func declareConsumers(stream string, names ...string) []string {
+	var out []string
+	for _, name := range names {
+		out = append(out, "$JS.API.CONSUMER.CREATE."+stream+"."+name, "$JS.API.CONSUMER.CREATE."+stream+"."+name+".>",
+			"$JS.API.CONSUMER.INFO."+stream+"."+name)
+	}
+	return out
+}
+
+// every is for consumers with names that are not known beforehand: made, looked at, followed and deleted.
+func every(stream string) []string {
+	return append(follow(stream), "$JS.API.CONSUMER.DELETE."+stream+".*")
+}
+
 // durable is for Consume on one declared consumer.
 func durable(stream, name string) []string {
 	return []string{
@@ -158,22 +182,29 @@ func NewServiceKey() (seed, public string, err error) {
 	if err != nil {
 		return "", "", fmt.Errorf("bus: %w", err)
 	}
-	defer pair.Wipe()
-	raw, err := pair.Seed()
-	if err != nil {
-		return "", "", fmt.Errorf("bus: %w", err)
-	}
-	if public, err = pair.PublicKey(); err != nil {
-		return "", "", fmt.Errorf("bus: %w", err)
-	}
-	return string(raw), public, nil
+	return seedAndPublic(pair)
 }
 
 // ServerConfig gives the configuration of a NATS server for the distributed form: JetStream in storeDir, synced before
-// each acknowledgement, and one user a service with the public key given.
-func ServerConfig(listen, storeDir string, keys map[string]string) (string, error) {
-	var b strings.Builder
-	fmt.Fprintf(&b, `# NATS server for Butler. Written by "butler nats-config"; the rights are those of pkg/bus.
+// each acknowledgement, one user a service with the public key given, and the account of agents, whom agent-registry lets in
+// with answers signed by issuer.
+func ServerConfig(listen, storeDir string, keys map[string]string, issuer string) (string, error) {
+	var users strings.Builder
+	var names []string
+	for _, u := range ServiceUsers() {
+		key, ok := keys[u.Service]
+		if !ok {
+			return "", fmt.Errorf("bus: there is no key for %s", u.Service)
+		}
+		names = append(names, key)
+		answers := ""
+		if u.Answers {
+			answers = "        allow_responses: { max: 1, expires: \"10s\" }\n"
+		}
+		fmt.Fprintf(&users, "    {\n      # %s\n      nkey: %s\n      permissions: {\n        publish: { allow: [%s] }\n        subscribe: { allow: [%s] }\n%s      }\n    }\n",
+			u.Service, key, quoteAll(u.Publish), quoteAll(u.Subscribe), answers)
+	}
+	return fmt.Sprintf(`# NATS server for Butler. Written by "butler nats-config"; the rights are those of pkg/bus.
 listen: %q
 server_name: butler
 max_payload: 1MB
@@ -182,19 +213,7 @@ jetstream {
   # Acknowledged means on disk. The default (2m) would lose up to two minutes of acknowledged events at a power cut.
   sync_interval: always
 }
-authorization {
-  users: [
-`, listen, storeDir)
-	for _, u := range ServiceUsers() {
-		key, ok := keys[u.Service]
-		if !ok {
-			return "", fmt.Errorf("bus: there is no key for %s", u.Service)
-		}
-		fmt.Fprintf(&b, "    {\n      # %s\n      nkey: %s\n      permissions: {\n        publish: { allow: [%s] }\n        subscribe: { allow: [%s] }\n      }\n    }\n",
-			u.Service, key, quoteAll(u.Publish), quoteAll(u.Subscribe))
-	}
-	b.WriteString("  ]\n}\n")
-	return b.String(), nil
+`, listen, storeDir) + accountsConfig(users.String(), names, issuer), nil
 }
 
 func quoteAll(s []string) string {

@@ -27,7 +27,10 @@ func startDistributed(t *testing.T) (url string, seeds map[string]string) {
 		seeds[u.Service] = filepath.Join(dir, u.Service+".nk")
 		require.NoError(t, os.WriteFile(seeds[u.Service], []byte(seed), 0o600))
 	}
-	conf, err := bus.ServerConfig("127.0.0.1:-1", filepath.Join(dir, "store"), keys)
+	issuer, public, err := bus.NewIssuerKey()
+	require.NoError(t, err)
+	seeds["issuer"] = issuer
+	conf, err := bus.ServerConfig("127.0.0.1:-1", filepath.Join(dir, "store"), keys, public)
 	require.NoError(t, err)
 	path := filepath.Join(dir, "nats.conf")
 	require.NoError(t, os.WriteFile(path, []byte(conf), 0o600))
@@ -91,7 +94,7 @@ func TestServicesReachOnlyWhatTheyNeed(t *testing.T) {
 		"brain": {turn.Subject(chat.Asked), turn.Subject(chat.Stop), "butler.access.changed", "$KV.PRESENCE.agent.7",
 			"$JS.API.STREAM.DELETE.CHAT", "$JS.API.STREAM.PURGE.CHAT", "$JS.API.STREAM.MSG.DELETE.CHAT", "$JS.ACK.CHAT.gateway-projector.1.1.1.1.1",
 			"$JS.API.CONSUMER.DELETE.CHAT.gateway-projector"},
-		"registry": {turn.Subject(chat.Asked), turn.Subject(chat.Answer), turn.Delta(), turn.Signal("k"), "butler.access.changed",
+		"registry": {turn.Subject(chat.Asked), turn.Subject(chat.Answer), turn.Delta(), "butler.access.changed",
 			"$KV.PRESENCE.replica.brain.x", "$JS.API.STREAM.INFO.CHAT", "$JS.API.DIRECT.GET.CHAT", "$JS.API.STREAM.PURGE.KV_PRESENCE",
 			"$JS.API.STREAM.DELETE.KV_PRESENCE"},
 	}

@@ -39,6 +39,7 @@ type ServerOptions struct {
 type Server struct {
 	srv       *server.Server
 	password  string // of the user that this process connects as
+	issuer    string // seed of the key that agent-registry signs with who is let in
 	positions *positions
 	closed    sync.Once
 }
@@ -66,14 +67,26 @@ func StartServer(o ServerOptions) (*Server, error) {
 		MaxPayload:         1 << 20,
 		MaxPending:         64 << 20,
 		WriteDeadline:      10 * time.Second,
+		AlwaysEnableNonce:  true, // agents sign it
 	}
+	seed, issuer, err := NewIssuerKey()
+	if err != nil {
+		return nil, err
+	}
+	var users strings.Builder
 	for name, password := range map[string]string{"butler": internal, "operator": o.Operator} {
 		// Hashed because the server wants it so; the cost is for guessable passwords, which these are not.
 		hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
 		if err != nil {
 			return nil, fmt.Errorf("bus: the password of the NATS user %s: %w", name, err)
 		}
-		opts.Users = append(opts.Users, &server.User{Username: name, Password: string(hash)})
+		fmt.Fprintf(&users, "      { user: %s, password: %q }\n", name, hash)
+	}
+	if err := opts.ProcessConfigString(accountsConfig(users.String(), []string{"butler", "operator"}, issuer)); err != nil {
+		return nil, fmt.Errorf("bus: the accounts of the embedded NATS server: %w", err)
+	}
+	if err := adoptGlobal(o.Dir); err != nil {
+		return nil, err
 	}
 	if o.Sync == 0 {
 		opts.SyncInterval = 2 * time.Minute // of what sync-always leaves: metadata
@@ -113,7 +126,7 @@ func StartServer(o ServerOptions) (*Server, error) {
 		srv.Shutdown()
 		return nil, errors.New("bus: the embedded NATS server did not become ready within 30 s")
 	}
-	s := &Server{srv: srv, password: internal}
+	s := &Server{srv: srv, password: internal, issuer: seed}
 	if s.positions, err = keepPositions(s, o.Dir, o.Log); err != nil {
 		srv.Shutdown()
 		return nil, err
@@ -150,6 +163,9 @@ func (s *Server) URL() string {
 	}
 	return "nats://" + s.srv.Addr().String()
 }
+
+// Issuer is the seed of the key with which agent-registry signs who is let in.
+func (s *Server) Issuer() string { return s.issuer }
 
 // Close stops the server after it has written what it holds.
 func (s *Server) Close() {

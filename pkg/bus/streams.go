@@ -25,6 +25,8 @@ const (
 	AuditStream    = "AUDIT"
 	ShellStream    = "SHELL"
 	ParkedStream   = "PARKED"
+	TaskStream     = "TASK"
+	ReportStream   = "REPORT"
 	PresenceBucket = "PRESENCE"
 )
 
@@ -44,6 +46,10 @@ const (
 	ApprovalConsumer      = "approval-follow"
 	ApprovalTimerConsumer = "approval-timers"
 	ShellLogConsumer      = "shell-log"
+
+	TaskConsumer      = "registry-tasks"
+	TaskTimerConsumer = "registry-timers"
+	ReportConsumer    = "registry-reports"
 )
 
 // partitionGroup is the priority group of the partition consumers.
@@ -133,6 +139,32 @@ func Streams(replicas int) []jetstream.StreamConfig {
 			Duplicates:  2 * time.Minute,
 		},
 		{
+			Name:        TaskStream,
+			Description: "Tasks of agents, each as it stands",
+			Subjects:    []string{"butler.task.>", "butler.task-answer.>"},
+			Storage:     jetstream.FileStorage,
+			Replicas:    replicas,
+			AllowDirect: true,
+			MaxMsgSize:  1 << 20,
+			Duplicates:  2 * time.Minute,
+			// Each event carries the whole task. What is over is taken from the agents' consumers by this, too.
+			MaxMsgsPerSubject: 1,
+		},
+		{
+			// Agents write here: no schedules, no rollup, no markers of deletion, and nothing that a service writes.
+			Name:        ReportStream,
+			Description: "What agents say of their tasks",
+			Subjects:    []string{"butler.report.>"},
+			Storage:     jetstream.FileStorage,
+			Replicas:    replicas,
+			AllowDirect: true,
+			MaxAge:      30 * 24 * time.Hour,
+			MaxBytes:    4 << 30,
+			MaxMsgSize:  1 << 20,
+			// Ids are remembered by stream: with a window one agent could make another's report vanish. The shortest there is.
+			Duplicates: 100 * time.Millisecond,
+		},
+		{
 			Name:        ParkedStream,
 			Description: "Items that were given up, kept for inspection",
 			Subjects:    []string{"butler.parked.>"},
@@ -162,6 +194,10 @@ func streamOf(subject string) string {
 		return AuditStream
 	case strings.HasPrefix(subject, "butler.shell."):
 		return ShellStream
+	case strings.HasPrefix(subject, "butler.task."), strings.HasPrefix(subject, "butler.task-answer."):
+		return TaskStream
+	case strings.HasPrefix(subject, "butler.report."):
+		return ReportStream
 	default:
 		return WorkStream
 	}
@@ -225,6 +261,14 @@ func Consumers(stream string) []jetstream.ConsumerConfig {
 			MaxAckPending:  1000,
 			MaxDeliver:     -1,
 		}, {
+			Durable:        TaskTimerConsumer,
+			Description:    "Ends tasks whose time is over",
+			FilterSubjects: []string{"butler.work.task.*.*"},
+			AckPolicy:      jetstream.AckExplicitPolicy,
+			AckWait:        30 * time.Second,
+			MaxAckPending:  1000,
+			MaxDeliver:     -1,
+		}, {
 			Durable:        CompactConsumer,
 			Description:    "Has conversations compacted",
 			FilterSubjects: []string{chat.AllCompact},
@@ -238,6 +282,26 @@ func Consumers(stream string) []jetstream.ConsumerConfig {
 			Durable:        ApprovalConsumer,
 			Description:    "Wakes who waits for a decision, and audits",
 			FilterSubjects: []string{"butler.approval.*", "butler.approval-use.*.*"},
+			AckPolicy:      jetstream.AckExplicitPolicy,
+			AckWait:        10 * time.Second,
+			MaxAckPending:  1000,
+			MaxDeliver:     -1,
+		}}
+	case TaskStream:
+		return []jetstream.ConsumerConfig{{
+			Durable:        TaskConsumer,
+			Description:    "Sets the timers of tasks, and wakes who waits for one",
+			FilterSubjects: []string{"butler.task.*.*"},
+			AckPolicy:      jetstream.AckExplicitPolicy,
+			AckWait:        10 * time.Second,
+			MaxAckPending:  1000,
+			MaxDeliver:     -1,
+		}}
+	case ReportStream:
+		return []jetstream.ConsumerConfig{{
+			Durable:        ReportConsumer,
+			Description:    "Ends tasks by what their agents report",
+			FilterSubjects: []string{"butler.report.*.*.*"},
 			AckPolicy:      jetstream.AckExplicitPolicy,
 			AckWait:        10 * time.Second,
 			MaxAckPending:  1000,

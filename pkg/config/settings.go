@@ -75,6 +75,9 @@ type NATS struct {
 	Addr string
 	// Credentials is the path of an nkey seed or of a .creds file; empty for none.
 	Credentials string
+	// AgentsKey is the path of the seed with which agent-registry signs which agents are let in; empty for that of the
+	// embedded server.
+	AgentsKey string
 	// SyncInterval is how long the embedded server may hold acknowledged events before they are on disk; 0 means never:
 	// each is synced before its acknowledgement.
 	SyncInterval time.Duration

@@ -101,6 +101,10 @@ func table(home, dataDir string) []entry {
 		bind("nats.credentials", "BUTLER_NATS_CREDENTIALS", "", file,
 			func(s *Settings) *string { return &s.NATS.Credentials },
 			"File with an nkey seed, or a .creds file, with which this process signs in to NATS.", note("none")),
+		bind("nats.agents_key", "BUTLER_AGENTS_KEY", "", file,
+			func(s *Settings) *string { return &s.NATS.AgentsKey },
+			"File with the key that lets agents in on NATS (agents.nk of `butler nats-config`). Only agent-registry needs it.",
+			note("that of the embedded server; else agents cannot connect")),
 		bind("nats.sync", "BUTLER_NATS_SYNC", "always", syncInterval(),
 			func(s *Settings) *time.Duration { return &s.NATS.SyncInterval },
 			"When the embedded server writes events through to disk: always (before each is acknowledged), or a duration "+

@@ -149,7 +149,13 @@ func (s *Service) message(a agent) *butlerv1.Agent {
 	}
 	m := &butlerv1.Agent{
 		Id: a.id, Name: a.name, Kind: a.kind, Description: a.description,
-		Online: online, CreatedAt: timestamppb.New(a.created),
+		Online: online && !a.disabled, CreatedAt: timestamppb.New(a.created),
+		Labels: a.labels, Concurrency: int32(a.concurrency), Disabled: a.disabled, HasCredentials: a.key != "",
+	}
+	for _, c := range a.capabilities {
+		m.Capabilities = append(m.Capabilities, &butlerv1.AgentCapability{
+			Name: c.Name, Description: c.Description, InputSchema: c.Schema,
+		})
 	}
 	if !heard.IsZero() {
 		m.LastSeen = timestamppb.New(heard)

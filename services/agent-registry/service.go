@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/fault"
 	"github.com/butlerhub/butler/pkg/storage"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
@@ -45,6 +46,10 @@ type Deps struct {
 	// DB may be unreachable when the service starts.
 	DB       *storage.DB
 	Presence Presence
+	// Bus has the log of tasks. Without it there are neither tasks nor credentials.
+	Bus *bus.Bus
+	// Issuer is the seed of the key that lets agents in on NATS; empty lets none in, and gives no credentials.
+	Issuer string
 	// Log discards when nil.
 	Log *slog.Logger
 	// Clock is time.Now when nil.
@@ -57,6 +62,11 @@ type Service struct {
 
 	db       *storage.DB
 	presence *presence
+	bus      *bus.Bus
+	issuer   string
+	book     *book
+	schemas  schemas
+	again    chan int64 // agents whose connections are to be ended once more
 	log      *slog.Logger
 	now      func() time.Time
 
@@ -64,6 +74,7 @@ type Service struct {
 	migrated bool
 	known    []agent // what SQL had last; replaced, never changed
 	loaded   bool    // known was read at least once
+	loadedAt time.Time
 	failedAt time.Time
 	unsaved  map[int64]time.Time // beats that came here and are not in SQL yet
 	trouble  string              // what was logged last, to say it once
@@ -85,6 +96,7 @@ func New(deps Deps) (*Service, error) {
 	}
 	return &Service{
 		db: deps.DB, log: deps.Log, now: deps.Clock, unsaved: map[int64]time.Time{},
+		bus: deps.Bus, issuer: deps.Issuer, book: newBook(), again: make(chan int64, 64),
 		presence: newPresence(deps.Presence, deps.Clock),
 	}, nil
 }
@@ -123,8 +135,15 @@ func (s *Service) Ready(context.Context) error {
 }
 
 // Run prepares the tables, waiting for the database when it is not there yet, and keeps what is known fresh, until ctx
-// ends. It gives nil then.
+// ends. It gives nil then. With a Bus it lets agents in, too, and looks after their tasks.
 func (s *Service) Run(ctx context.Context) error {
+	var group sync.WaitGroup
+	defer group.Wait()
+	if s.bus != nil {
+		for _, part := range []func(context.Context) error{s.door, s.kickLater, s.beats, s.followTasks, s.followReports, s.actOnTasks, s.actOnReports, s.actOnDeadlines} {
+			group.Go(func() { s.keep(ctx, part) })
+		}
+	}
 	for {
 		pause := Interval
 		if err := s.refresh(ctx); err != nil && s.Ready(ctx) != nil {
@@ -140,6 +159,24 @@ func (s *Service) Run(ctx context.Context) error {
 			defer cancel()
 			_ = s.saveLastSeen(ctx)
 			return nil
+		}
+	}
+}
+
+// keep runs a part until ctx ends, again after a pause when it ends before.
+func (s *Service) keep(ctx context.Context, part func(context.Context) error) {
+	for {
+		err := part(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.log.WarnContext(ctx, "a part of the registry begins again", "error", err)
+		timer := time.NewTimer(startRetry)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
 		}
 	}
 }

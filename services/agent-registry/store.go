@@ -2,7 +2,9 @@ package registry
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -24,16 +26,35 @@ type agent struct {
 	id                      int64
 	name, kind, description string
 	lastSeen, created       time.Time
+	capabilities            []capability
+	labels                  map[string]string
+	concurrency             int
+	disabled                bool
+	tokenHash               string // SHA-256 in hex; empty for an agent without credentials
+	key                     string // public nkey for NATS; empty likewise
 }
 
-const agentColumns = "id, name, kind, description, last_seen_at, created_at"
+// capability is something that an agent can do, as it stands in SQL.
+type capability struct {
+	Name        string `json:"name"`
+	Description string `json:"description,omitempty"`
+	Schema      string `json:"schema,omitempty"` // JSON Schema of the input; empty for any
+}
+
+const agentColumns = "id, name, kind, description, last_seen_at, created_at, capabilities, labels, concurrency, disabled, token_hash, nats_key"
 
 func scanAgent(row storage.Row) (agent, error) {
 	var a agent
-	var seen, created int64
-	if err := row.Scan(&a.id, &a.name, &a.kind, &a.description, &seen, &created); err != nil {
+	var seen, created, concurrency, disabled int64
+	var capabilities, labels string
+	if err := row.Scan(&a.id, &a.name, &a.kind, &a.description, &seen, &created,
+		&capabilities, &labels, &concurrency, &disabled, &a.tokenHash, &a.key); err != nil {
 		return agent{}, err
 	}
+	if err := errors.Join(json.Unmarshal([]byte(capabilities), &a.capabilities), json.Unmarshal([]byte(labels), &a.labels)); err != nil {
+		return agent{}, fmt.Errorf("registry: what agent %d can do: %w", a.id, err)
+	}
+	a.concurrency, a.disabled = int(concurrency), disabled != 0
 	if seen > 0 {
 		a.lastSeen = time.UnixMilli(seen)
 	}
@@ -117,7 +138,7 @@ func (s *Service) load(ctx context.Context) ([]agent, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.known, s.loaded, s.failedAt = agents, true, time.Time{}
+	s.known, s.loaded, s.loadedAt, s.failedAt = agents, true, s.now(), time.Time{}
 	return agents, nil
 }
 

@@ -20,7 +20,8 @@ func (a *app) natsConfigCommand() *cobra.Command {
 		Short: "Write a NATS configuration and credentials for each service",
 		Long: `Writes, for Butler in its distributed form, nats-server.conf and for each service, and for the operator who may do everything, a file with its credentials
 (SERVICE.nk, an nkey seed, mode 0600), which reach only the subjects that the service needs. A seed that is
-there already stays, so that the configuration can be written anew by a later version.`,
+there already stays, so that the configuration can be written anew by a later version. agents.nk is the key with
+which agent-registry lets agents in: give it to that service alone, as BUTLER_AGENTS_KEY.`,
 		Example: `  butler nats-config --dir nats --listen 0.0.0.0:4222 --store /var/lib/nats
   nats-server -c nats/nats-server.conf
   BUTLER_NATS_CREDENTIALS=nats/gateway.nk butler gateway`,
@@ -54,7 +55,7 @@ func (a *app) writeNATSConfig(dir, listen, store string) error {
 	keys := map[string]string{}
 	for _, u := range bus.ServiceUsers() {
 		file := filepath.Join(dir, u.Service+".nk")
-		public, made, err := serviceKey(file)
+		public, made, err := keyFile(file, bus.NewServiceKey)
 		if err != nil {
 			return err
 		}
@@ -63,7 +64,15 @@ func (a *app) writeNATSConfig(dir, listen, store string) error {
 			written = append(written, file)
 		}
 	}
-	conf, err := bus.ServerConfig(listen, store, keys)
+	issuerFile := filepath.Join(dir, "agents.nk")
+	issuer, made, err := keyFile(issuerFile, bus.NewIssuerKey)
+	if err != nil {
+		return err
+	}
+	if made {
+		written = append(written, issuerFile)
+	}
+	conf, err := bus.ServerConfig(listen, store, keys, issuer)
 	if err != nil {
 		return err
 	}
@@ -82,11 +91,11 @@ func (a *app) writeNATSConfig(dir, listen, store string) error {
 	return nil
 }
 
-// serviceKey gives the public key of the seed in a file, which it makes when there is none.
-func serviceKey(file string) (public string, made bool, err error) {
+// keyFile gives the public key of the seed in a file, which it makes when there is none.
+func keyFile(file string, generate func() (seed, public string, err error)) (public string, made bool, err error) {
 	data, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		seed, public, err := bus.NewServiceKey()
+		seed, public, err := generate()
 		if err != nil {
 			return "", false, err
 		}

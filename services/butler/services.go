@@ -191,7 +191,7 @@ func (a *app) registryCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			svc, err := p.startRegistry(ctx, b, db)
+			svc, err := p.startRegistry(ctx, b, db, nil)
 			if err != nil {
 				return err
 			}

@@ -155,7 +155,7 @@ func (a *app) up(ctx context.Context) error {
 			return err
 		}
 	}
-	registry, err := p.startRegistry(ctx, registryBus, db)
+	registry, err := p.startRegistry(ctx, registryBus, db, server)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 
 // All names every stream, in the order in which they are made.
 var All = []string{bus.ChatStream, bus.DeltaStream, bus.WorkStream, bus.ParkedStream, bus.PresenceBucket,
-	bus.ApprovalStream, bus.AuditStream, bus.ShellStream}
+	bus.ApprovalStream, bus.AuditStream, bus.ShellStream, bus.TaskStream, bus.ReportStream}
 
 // Start gives a bus on an embedded server of its own, with every stream; both end with the test. Acknowledged events are
 // not synced to disk: a test that needs that starts its own server.

@@ -11,6 +11,7 @@ package butlerv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -40,9 +41,19 @@ type Agent struct {
 	// Last heartbeat; unset when there never was one.
 	LastSeen *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
 	// When it was added.
-	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// What it can do.
+	Capabilities []*AgentCapability `protobuf:"bytes,8,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	// Words that it is found by.
+	Labels map[string]string `protobuf:"bytes,9,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Tasks that all its replicas work on at the same time, together.
+	Concurrency int32 `protobuf:"varint,10,opt,name=concurrency,proto3" json:"concurrency,omitempty"`
+	// It has no rights now.
+	Disabled bool `protobuf:"varint,11,opt,name=disabled,proto3" json:"disabled,omitempty"`
+	// It has credentials: it was added, not only registered.
+	HasCredentials bool `protobuf:"varint,12,opt,name=has_credentials,json=hasCredentials,proto3" json:"has_credentials,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Agent) Reset() {
@@ -124,6 +135,105 @@ func (x *Agent) GetCreatedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Agent) GetCapabilities() []*AgentCapability {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+func (x *Agent) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *Agent) GetConcurrency() int32 {
+	if x != nil {
+		return x.Concurrency
+	}
+	return 0
+}
+
+func (x *Agent) GetDisabled() bool {
+	if x != nil {
+		return x.Disabled
+	}
+	return false
+}
+
+func (x *Agent) GetHasCredentials() bool {
+	if x != nil {
+		return x.HasCredentials
+	}
+	return false
+}
+
+// AgentCapability is something that an agent can do.
+type AgentCapability struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 64 characters of [A-Za-z0-9_-], unique within the agent.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// One sentence for people and for the model, at most 1,000 characters.
+	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
+	// JSON Schema (2020-12) of the input, as JSON, at most 32 KiB; empty for any input.
+	InputSchema   string `protobuf:"bytes,3,opt,name=input_schema,json=inputSchema,proto3" json:"input_schema,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentCapability) Reset() {
+	*x = AgentCapability{}
+	mi := &file_butler_v1_registry_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentCapability) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentCapability) ProtoMessage() {}
+
+func (x *AgentCapability) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentCapability.ProtoReflect.Descriptor instead.
+func (*AgentCapability) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *AgentCapability) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AgentCapability) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
+func (x *AgentCapability) GetInputSchema() string {
+	if x != nil {
+		return x.InputSchema
+	}
+	return ""
+}
+
 // RegisterAgentRequest describes an agent.
 type RegisterAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -139,7 +249,7 @@ type RegisterAgentRequest struct {
 
 func (x *RegisterAgentRequest) Reset() {
 	*x = RegisterAgentRequest{}
-	mi := &file_butler_v1_registry_proto_msgTypes[1]
+	mi := &file_butler_v1_registry_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -151,7 +261,7 @@ func (x *RegisterAgentRequest) String() string {
 func (*RegisterAgentRequest) ProtoMessage() {}
 
 func (x *RegisterAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_registry_proto_msgTypes[1]
+	mi := &file_butler_v1_registry_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -164,7 +274,7 @@ func (x *RegisterAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterAgentRequest.ProtoReflect.Descriptor instead.
 func (*RegisterAgentRequest) Descriptor() ([]byte, []int) {
-	return file_butler_v1_registry_proto_rawDescGZIP(), []int{1}
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *RegisterAgentRequest) GetName() string {
@@ -199,7 +309,7 @@ type RegisterAgentResponse struct {
 
 func (x *RegisterAgentResponse) Reset() {
 	*x = RegisterAgentResponse{}
-	mi := &file_butler_v1_registry_proto_msgTypes[2]
+	mi := &file_butler_v1_registry_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -211,7 +321,7 @@ func (x *RegisterAgentResponse) String() string {
 func (*RegisterAgentResponse) ProtoMessage() {}
 
 func (x *RegisterAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_registry_proto_msgTypes[2]
+	mi := &file_butler_v1_registry_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -224,7 +334,7 @@ func (x *RegisterAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterAgentResponse.ProtoReflect.Descriptor instead.
 func (*RegisterAgentResponse) Descriptor() ([]byte, []int) {
-	return file_butler_v1_registry_proto_rawDescGZIP(), []int{2}
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *RegisterAgentResponse) GetAgent() *Agent {
@@ -245,7 +355,7 @@ type ListAgentsRequest struct {
 
 func (x *ListAgentsRequest) Reset() {
 	*x = ListAgentsRequest{}
-	mi := &file_butler_v1_registry_proto_msgTypes[3]
+	mi := &file_butler_v1_registry_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -257,7 +367,7 @@ func (x *ListAgentsRequest) String() string {
 func (*ListAgentsRequest) ProtoMessage() {}
 
 func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_registry_proto_msgTypes[3]
+	mi := &file_butler_v1_registry_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -270,7 +380,7 @@ func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsRequest.ProtoReflect.Descriptor instead.
 func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_butler_v1_registry_proto_rawDescGZIP(), []int{3}
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListAgentsRequest) GetOnlineOnly() bool {
@@ -291,7 +401,7 @@ type ListAgentsResponse struct {
 
 func (x *ListAgentsResponse) Reset() {
 	*x = ListAgentsResponse{}
-	mi := &file_butler_v1_registry_proto_msgTypes[4]
+	mi := &file_butler_v1_registry_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -303,7 +413,7 @@ func (x *ListAgentsResponse) String() string {
 func (*ListAgentsResponse) ProtoMessage() {}
 
 func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_registry_proto_msgTypes[4]
+	mi := &file_butler_v1_registry_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -316,7 +426,7 @@ func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsResponse.ProtoReflect.Descriptor instead.
 func (*ListAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_butler_v1_registry_proto_rawDescGZIP(), []int{4}
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListAgentsResponse) GetAgents() []*Agent {
@@ -337,7 +447,7 @@ type HeartbeatRequest struct {
 
 func (x *HeartbeatRequest) Reset() {
 	*x = HeartbeatRequest{}
-	mi := &file_butler_v1_registry_proto_msgTypes[5]
+	mi := &file_butler_v1_registry_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -349,7 +459,7 @@ func (x *HeartbeatRequest) String() string {
 func (*HeartbeatRequest) ProtoMessage() {}
 
 func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_registry_proto_msgTypes[5]
+	mi := &file_butler_v1_registry_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -362,7 +472,7 @@ func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*HeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_butler_v1_registry_proto_rawDescGZIP(), []int{5}
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *HeartbeatRequest) GetAgentId() int64 {
@@ -383,7 +493,7 @@ type HeartbeatResponse struct {
 
 func (x *HeartbeatResponse) Reset() {
 	*x = HeartbeatResponse{}
-	mi := &file_butler_v1_registry_proto_msgTypes[6]
+	mi := &file_butler_v1_registry_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -395,7 +505,7 @@ func (x *HeartbeatResponse) String() string {
 func (*HeartbeatResponse) ProtoMessage() {}
 
 func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_registry_proto_msgTypes[6]
+	mi := &file_butler_v1_registry_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -408,7 +518,7 @@ func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*HeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_butler_v1_registry_proto_rawDescGZIP(), []int{6}
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *HeartbeatResponse) GetIntervalSeconds() int32 {
@@ -418,11 +528,1338 @@ func (x *HeartbeatResponse) GetIntervalSeconds() int32 {
 	return 0
 }
 
+// AddAgentRequest describes an agent.
+type AddAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Unique, 1 to 64 characters.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// At most 32 characters.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// At most 1,000 characters.
+	Description string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
+	// At most 32.
+	Capabilities []*AgentCapability `protobuf:"bytes,4,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	// At most 32; keys 1 to 63 characters of [A-Za-z0-9._/-], values at most 256.
+	Labels map[string]string `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// 1 to 1,000; 10 when 0.
+	Concurrency   int32 `protobuf:"varint,6,opt,name=concurrency,proto3" json:"concurrency,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddAgentRequest) Reset() {
+	*x = AddAgentRequest{}
+	mi := &file_butler_v1_registry_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddAgentRequest) ProtoMessage() {}
+
+func (x *AddAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddAgentRequest.ProtoReflect.Descriptor instead.
+func (*AddAgentRequest) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *AddAgentRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AddAgentRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *AddAgentRequest) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
+func (x *AddAgentRequest) GetCapabilities() []*AgentCapability {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+func (x *AddAgentRequest) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *AddAgentRequest) GetConcurrency() int32 {
+	if x != nil {
+		return x.Concurrency
+	}
+	return 0
+}
+
+// AddAgentResponse is the agent and its secrets.
+type AddAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	// For HTTP and the WebSocket. Only its hash is kept.
+	Token string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	// Content of a .creds file for NATS. Only its public key is kept.
+	Credentials   string `protobuf:"bytes,3,opt,name=credentials,proto3" json:"credentials,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddAgentResponse) Reset() {
+	*x = AddAgentResponse{}
+	mi := &file_butler_v1_registry_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddAgentResponse) ProtoMessage() {}
+
+func (x *AddAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddAgentResponse.ProtoReflect.Descriptor instead.
+func (*AddAgentResponse) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *AddAgentResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+func (x *AddAgentResponse) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *AddAgentResponse) GetCredentials() string {
+	if x != nil {
+		return x.Credentials
+	}
+	return ""
+}
+
+// RotateAgentRequest names the agent.
+type RotateAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id.
+	AgentId       int64 `protobuf:"varint,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateAgentRequest) Reset() {
+	*x = RotateAgentRequest{}
+	mi := &file_butler_v1_registry_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateAgentRequest) ProtoMessage() {}
+
+func (x *RotateAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateAgentRequest.ProtoReflect.Descriptor instead.
+func (*RotateAgentRequest) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RotateAgentRequest) GetAgentId() int64 {
+	if x != nil {
+		return x.AgentId
+	}
+	return 0
+}
+
+// RotateAgentResponse is the agent and its new secrets.
+type RotateAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	// As in AddAgentResponse.
+	Token string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	// As in AddAgentResponse.
+	Credentials   string `protobuf:"bytes,3,opt,name=credentials,proto3" json:"credentials,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateAgentResponse) Reset() {
+	*x = RotateAgentResponse{}
+	mi := &file_butler_v1_registry_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateAgentResponse) ProtoMessage() {}
+
+func (x *RotateAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateAgentResponse.ProtoReflect.Descriptor instead.
+func (*RotateAgentResponse) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RotateAgentResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+func (x *RotateAgentResponse) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *RotateAgentResponse) GetCredentials() string {
+	if x != nil {
+		return x.Credentials
+	}
+	return ""
+}
+
+// SetAgentDisabledRequest names the agent.
+type SetAgentDisabledRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id.
+	AgentId int64 `protobuf:"varint,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Take the rights away.
+	Disabled      bool `protobuf:"varint,2,opt,name=disabled,proto3" json:"disabled,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetAgentDisabledRequest) Reset() {
+	*x = SetAgentDisabledRequest{}
+	mi := &file_butler_v1_registry_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetAgentDisabledRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetAgentDisabledRequest) ProtoMessage() {}
+
+func (x *SetAgentDisabledRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetAgentDisabledRequest.ProtoReflect.Descriptor instead.
+func (*SetAgentDisabledRequest) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *SetAgentDisabledRequest) GetAgentId() int64 {
+	if x != nil {
+		return x.AgentId
+	}
+	return 0
+}
+
+func (x *SetAgentDisabledRequest) GetDisabled() bool {
+	if x != nil {
+		return x.Disabled
+	}
+	return false
+}
+
+// SetAgentDisabledResponse is the agent.
+type SetAgentDisabledResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetAgentDisabledResponse) Reset() {
+	*x = SetAgentDisabledResponse{}
+	mi := &file_butler_v1_registry_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetAgentDisabledResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetAgentDisabledResponse) ProtoMessage() {}
+
+func (x *SetAgentDisabledResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetAgentDisabledResponse.ProtoReflect.Descriptor instead.
+func (*SetAgentDisabledResponse) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *SetAgentDisabledResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// DeleteAgentRequest names the agent.
+type DeleteAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id.
+	AgentId       int64 `protobuf:"varint,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteAgentRequest) Reset() {
+	*x = DeleteAgentRequest{}
+	mi := &file_butler_v1_registry_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteAgentRequest) ProtoMessage() {}
+
+func (x *DeleteAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteAgentRequest.ProtoReflect.Descriptor instead.
+func (*DeleteAgentRequest) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DeleteAgentRequest) GetAgentId() int64 {
+	if x != nil {
+		return x.AgentId
+	}
+	return 0
+}
+
+// DeleteAgentResponse is empty.
+type DeleteAgentResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteAgentResponse) Reset() {
+	*x = DeleteAgentResponse{}
+	mi := &file_butler_v1_registry_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteAgentResponse) ProtoMessage() {}
+
+func (x *DeleteAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteAgentResponse.ProtoReflect.Descriptor instead.
+func (*DeleteAgentResponse) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{15}
+}
+
+// AuthenticateAgentRequest has the token.
+type AuthenticateAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As an agent sent it.
+	Token         string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuthenticateAgentRequest) Reset() {
+	*x = AuthenticateAgentRequest{}
+	mi := &file_butler_v1_registry_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthenticateAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthenticateAgentRequest) ProtoMessage() {}
+
+func (x *AuthenticateAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthenticateAgentRequest.ProtoReflect.Descriptor instead.
+func (*AuthenticateAgentRequest) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *AuthenticateAgentRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+// AuthenticateAgentResponse is the agent.
+type AuthenticateAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuthenticateAgentResponse) Reset() {
+	*x = AuthenticateAgentResponse{}
+	mi := &file_butler_v1_registry_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthenticateAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthenticateAgentResponse) ProtoMessage() {}
+
+func (x *AuthenticateAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthenticateAgentResponse.ProtoReflect.Descriptor instead.
+func (*AuthenticateAgentResponse) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *AuthenticateAgentResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// CreateTaskRequest says what is to be done.
+type CreateTaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 64 characters of [A-Za-z0-9_-], the same whenever the same is asked again.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Who is to do it.
+	AgentId int64 `protobuf:"varint,2,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// One of its capabilities; empty only for agents that declare none.
+	Capability string `protobuf:"bytes,3,opt,name=capability,proto3" json:"capability,omitempty"`
+	// Fits the capability's schema.
+	Input *structpb.Value `protobuf:"bytes,4,opt,name=input,proto3" json:"input,omitempty"`
+	// The id when empty.
+	IdempotencyKey string `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	// At most seven days from now; ten minutes when unset.
+	Deadline *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	// 1 to 10; 5 when 0.
+	MaxAttempts int32 `protobuf:"varint,7,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
+	// For whom.
+	Requester *Actor `protobuf:"bytes,8,opt,name=requester,proto3" json:"requester,omitempty"`
+	// At most 8.
+	Chain []*TaskLink `protobuf:"bytes,9,rep,name=chain,proto3" json:"chain,omitempty"`
+	// The turn that is woken when it is over.
+	Waiter        *Waiter `protobuf:"bytes,10,opt,name=waiter,proto3" json:"waiter,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateTaskRequest) Reset() {
+	*x = CreateTaskRequest{}
+	mi := &file_butler_v1_registry_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateTaskRequest) ProtoMessage() {}
+
+func (x *CreateTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateTaskRequest.ProtoReflect.Descriptor instead.
+func (*CreateTaskRequest) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *CreateTaskRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *CreateTaskRequest) GetAgentId() int64 {
+	if x != nil {
+		return x.AgentId
+	}
+	return 0
+}
+
+func (x *CreateTaskRequest) GetCapability() string {
+	if x != nil {
+		return x.Capability
+	}
+	return ""
+}
+
+func (x *CreateTaskRequest) GetInput() *structpb.Value {
+	if x != nil {
+		return x.Input
+	}
+	return nil
+}
+
+func (x *CreateTaskRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
+func (x *CreateTaskRequest) GetDeadline() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Deadline
+	}
+	return nil
+}
+
+func (x *CreateTaskRequest) GetMaxAttempts() int32 {
+	if x != nil {
+		return x.MaxAttempts
+	}
+	return 0
+}
+
+func (x *CreateTaskRequest) GetRequester() *Actor {
+	if x != nil {
+		return x.Requester
+	}
+	return nil
+}
+
+func (x *CreateTaskRequest) GetChain() []*TaskLink {
+	if x != nil {
+		return x.Chain
+	}
+	return nil
+}
+
+func (x *CreateTaskRequest) GetWaiter() *Waiter {
+	if x != nil {
+		return x.Waiter
+	}
+	return nil
+}
+
+// TaskView is a task with what is known of how it goes.
+type TaskView struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	// waiting (nobody took it yet), no_agent (for a while, and the agent is not online), running, or over.
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// running: the attempt.
+	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// running: the agent's process.
+	Worker string `protobuf:"bytes,4,opt,name=worker,proto3" json:"worker,omitempty"`
+	// What the agent last said of how it goes.
+	Progress string `protobuf:"bytes,5,opt,name=progress,proto3" json:"progress,omitempty"`
+	// When it last said something.
+	ReportedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=reported_at,json=reportedAt,proto3" json:"reported_at,omitempty"`
+	// Questions that are not answered.
+	Questions     []*TaskQuestion `protobuf:"bytes,7,rep,name=questions,proto3" json:"questions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskView) Reset() {
+	*x = TaskView{}
+	mi := &file_butler_v1_registry_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskView) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskView) ProtoMessage() {}
+
+func (x *TaskView) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskView.ProtoReflect.Descriptor instead.
+func (*TaskView) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *TaskView) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+func (x *TaskView) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *TaskView) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *TaskView) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *TaskView) GetProgress() string {
+	if x != nil {
+		return x.Progress
+	}
+	return ""
+}
+
+func (x *TaskView) GetReportedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReportedAt
+	}
+	return nil
+}
+
+func (x *TaskView) GetQuestions() []*TaskQuestion {
+	if x != nil {
+		return x.Questions
+	}
+	return nil
+}
+
+// TaskQuestion is a question of an agent.
+type TaskQuestion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name within the task.
+	Question string `protobuf:"bytes,1,opt,name=question,proto3" json:"question,omitempty"`
+	// What is asked.
+	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskQuestion) Reset() {
+	*x = TaskQuestion{}
+	mi := &file_butler_v1_registry_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskQuestion) ProtoMessage() {}
+
+func (x *TaskQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskQuestion.ProtoReflect.Descriptor instead.
+func (*TaskQuestion) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *TaskQuestion) GetQuestion() string {
+	if x != nil {
+		return x.Question
+	}
+	return ""
+}
+
+func (x *TaskQuestion) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+// CreateTaskResponse is the task as it stands.
+type CreateTaskResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	Task          *TaskView `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateTaskResponse) Reset() {
+	*x = CreateTaskResponse{}
+	mi := &file_butler_v1_registry_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateTaskResponse) ProtoMessage() {}
+
+func (x *CreateTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateTaskResponse.ProtoReflect.Descriptor instead.
+func (*CreateTaskResponse) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *CreateTaskResponse) GetTask() *TaskView {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+// GetTaskRequest names a task.
+type GetTaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its agent.
+	AgentId int64 `protobuf:"varint,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Its id.
+	Id            string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTaskRequest) Reset() {
+	*x = GetTaskRequest{}
+	mi := &file_butler_v1_registry_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTaskRequest) ProtoMessage() {}
+
+func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTaskRequest.ProtoReflect.Descriptor instead.
+func (*GetTaskRequest) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *GetTaskRequest) GetAgentId() int64 {
+	if x != nil {
+		return x.AgentId
+	}
+	return 0
+}
+
+func (x *GetTaskRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// GetTaskResponse is the task as it stands.
+type GetTaskResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	Task          *TaskView `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTaskResponse) Reset() {
+	*x = GetTaskResponse{}
+	mi := &file_butler_v1_registry_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTaskResponse) ProtoMessage() {}
+
+func (x *GetTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTaskResponse.ProtoReflect.Descriptor instead.
+func (*GetTaskResponse) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *GetTaskResponse) GetTask() *TaskView {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+// CancelTaskRequest names a task.
+type CancelTaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its agent.
+	AgentId int64 `protobuf:"varint,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Its id.
+	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	// Who cancels it.
+	By *Actor `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	// Why, for people.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelTaskRequest) Reset() {
+	*x = CancelTaskRequest{}
+	mi := &file_butler_v1_registry_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelTaskRequest) ProtoMessage() {}
+
+func (x *CancelTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelTaskRequest.ProtoReflect.Descriptor instead.
+func (*CancelTaskRequest) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *CancelTaskRequest) GetAgentId() int64 {
+	if x != nil {
+		return x.AgentId
+	}
+	return 0
+}
+
+func (x *CancelTaskRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *CancelTaskRequest) GetBy() *Actor {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *CancelTaskRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// CancelTaskResponse is the task as it stands.
+type CancelTaskResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	Task          *TaskView `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelTaskResponse) Reset() {
+	*x = CancelTaskResponse{}
+	mi := &file_butler_v1_registry_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelTaskResponse) ProtoMessage() {}
+
+func (x *CancelTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelTaskResponse.ProtoReflect.Descriptor instead.
+func (*CancelTaskResponse) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *CancelTaskResponse) GetTask() *TaskView {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+// WatchTaskRequest names a task.
+type WatchTaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its agent.
+	AgentId int64 `protobuf:"varint,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Its id.
+	Id            string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchTaskRequest) Reset() {
+	*x = WatchTaskRequest{}
+	mi := &file_butler_v1_registry_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchTaskRequest) ProtoMessage() {}
+
+func (x *WatchTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchTaskRequest.ProtoReflect.Descriptor instead.
+func (*WatchTaskRequest) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *WatchTaskRequest) GetAgentId() int64 {
+	if x != nil {
+		return x.AgentId
+	}
+	return 0
+}
+
+func (x *WatchTaskRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// WatchTaskResponse is the task as it stands.
+type WatchTaskResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	Task          *TaskView `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchTaskResponse) Reset() {
+	*x = WatchTaskResponse{}
+	mi := &file_butler_v1_registry_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchTaskResponse) ProtoMessage() {}
+
+func (x *WatchTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchTaskResponse.ProtoReflect.Descriptor instead.
+func (*WatchTaskResponse) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *WatchTaskResponse) GetTask() *TaskView {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+// AnswerTaskRequest answers a question.
+type AnswerTaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Agent of the task.
+	AgentId int64 `protobuf:"varint,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The task.
+	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	// The question.
+	Question string `protobuf:"bytes,3,opt,name=question,proto3" json:"question,omitempty"`
+	// Yes or no.
+	Approved bool `protobuf:"varint,4,opt,name=approved,proto3" json:"approved,omitempty"`
+	// Words for the agent, at most 4,000 characters.
+	Text string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
+	// Who answers, as authenticated by the caller.
+	By            *Actor `protobuf:"bytes,6,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnswerTaskRequest) Reset() {
+	*x = AnswerTaskRequest{}
+	mi := &file_butler_v1_registry_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnswerTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnswerTaskRequest) ProtoMessage() {}
+
+func (x *AnswerTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnswerTaskRequest.ProtoReflect.Descriptor instead.
+func (*AnswerTaskRequest) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *AnswerTaskRequest) GetAgentId() int64 {
+	if x != nil {
+		return x.AgentId
+	}
+	return 0
+}
+
+func (x *AnswerTaskRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AnswerTaskRequest) GetQuestion() string {
+	if x != nil {
+		return x.Question
+	}
+	return ""
+}
+
+func (x *AnswerTaskRequest) GetApproved() bool {
+	if x != nil {
+		return x.Approved
+	}
+	return false
+}
+
+func (x *AnswerTaskRequest) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *AnswerTaskRequest) GetBy() *Actor {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+// AnswerTaskResponse is the answer that counts.
+type AnswerTaskResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The answer.
+	Answer        *TaskAnswer `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnswerTaskResponse) Reset() {
+	*x = AnswerTaskResponse{}
+	mi := &file_butler_v1_registry_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnswerTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnswerTaskResponse) ProtoMessage() {}
+
+func (x *AnswerTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_registry_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnswerTaskResponse.ProtoReflect.Descriptor instead.
+func (*AnswerTaskResponse) Descriptor() ([]byte, []int) {
+	return file_butler_v1_registry_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *AnswerTaskResponse) GetAnswer() *TaskAnswer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
 var File_butler_v1_registry_proto protoreflect.FileDescriptor
 
 const file_butler_v1_registry_proto_rawDesc = "" +
 	"\n" +
-	"\x18butler/v1/registry.proto\x12\tbutler.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xed\x01\n" +
+	"\x18butler/v1/registry.proto\x12\tbutler.v1\x1a\x18butler/v1/approval.proto\x1a\x16butler/v1/common.proto\x1a\x14butler/v1/task.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x85\x04\n" +
 	"\x05Agent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -431,7 +1868,20 @@ const file_butler_v1_registry_proto_rawDesc = "" +
 	"\x06online\x18\x05 \x01(\bR\x06online\x127\n" +
 	"\tlast_seen\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x129\n" +
 	"\n" +
-	"created_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"`\n" +
+	"created_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12>\n" +
+	"\fcapabilities\x18\b \x03(\v2\x1a.butler.v1.AgentCapabilityR\fcapabilities\x124\n" +
+	"\x06labels\x18\t \x03(\v2\x1c.butler.v1.Agent.LabelsEntryR\x06labels\x12 \n" +
+	"\vconcurrency\x18\n" +
+	" \x01(\x05R\vconcurrency\x12\x1a\n" +
+	"\bdisabled\x18\v \x01(\bR\bdisabled\x12'\n" +
+	"\x0fhas_credentials\x18\f \x01(\bR\x0ehasCredentials\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"j\n" +
+	"\x0fAgentCapability\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
+	"\vdescription\x18\x02 \x01(\tR\vdescription\x12!\n" +
+	"\finput_schema\x18\x03 \x01(\tR\vinputSchema\"`\n" +
 	"\x14RegisterAgentRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12 \n" +
@@ -446,12 +1896,111 @@ const file_butler_v1_registry_proto_rawDesc = "" +
 	"\x10HeartbeatRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\x03R\aagentId\">\n" +
 	"\x11HeartbeatResponse\x12)\n" +
-	"\x10interval_seconds\x18\x01 \x01(\x05R\x0fintervalSeconds2\xf8\x01\n" +
+	"\x10interval_seconds\x18\x01 \x01(\x05R\x0fintervalSeconds\"\xb8\x02\n" +
+	"\x0fAddAgentRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12 \n" +
+	"\vdescription\x18\x03 \x01(\tR\vdescription\x12>\n" +
+	"\fcapabilities\x18\x04 \x03(\v2\x1a.butler.v1.AgentCapabilityR\fcapabilities\x12>\n" +
+	"\x06labels\x18\x05 \x03(\v2&.butler.v1.AddAgentRequest.LabelsEntryR\x06labels\x12 \n" +
+	"\vconcurrency\x18\x06 \x01(\x05R\vconcurrency\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"r\n" +
+	"\x10AddAgentResponse\x12&\n" +
+	"\x05agent\x18\x01 \x01(\v2\x10.butler.v1.AgentR\x05agent\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token\x12 \n" +
+	"\vcredentials\x18\x03 \x01(\tR\vcredentials\"/\n" +
+	"\x12RotateAgentRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\x03R\aagentId\"u\n" +
+	"\x13RotateAgentResponse\x12&\n" +
+	"\x05agent\x18\x01 \x01(\v2\x10.butler.v1.AgentR\x05agent\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token\x12 \n" +
+	"\vcredentials\x18\x03 \x01(\tR\vcredentials\"P\n" +
+	"\x17SetAgentDisabledRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\x03R\aagentId\x12\x1a\n" +
+	"\bdisabled\x18\x02 \x01(\bR\bdisabled\"B\n" +
+	"\x18SetAgentDisabledResponse\x12&\n" +
+	"\x05agent\x18\x01 \x01(\v2\x10.butler.v1.AgentR\x05agent\"/\n" +
+	"\x12DeleteAgentRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\x03R\aagentId\"\x15\n" +
+	"\x13DeleteAgentResponse\"0\n" +
+	"\x18AuthenticateAgentRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\"C\n" +
+	"\x19AuthenticateAgentResponse\x12&\n" +
+	"\x05agent\x18\x01 \x01(\v2\x10.butler.v1.AgentR\x05agent\"\x96\x03\n" +
+	"\x11CreateTaskRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x19\n" +
+	"\bagent_id\x18\x02 \x01(\x03R\aagentId\x12\x1e\n" +
+	"\n" +
+	"capability\x18\x03 \x01(\tR\n" +
+	"capability\x12,\n" +
+	"\x05input\x18\x04 \x01(\v2\x16.google.protobuf.ValueR\x05input\x12'\n" +
+	"\x0fidempotency_key\x18\x05 \x01(\tR\x0eidempotencyKey\x126\n" +
+	"\bdeadline\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12!\n" +
+	"\fmax_attempts\x18\a \x01(\x05R\vmaxAttempts\x12.\n" +
+	"\trequester\x18\b \x01(\v2\x10.butler.v1.ActorR\trequester\x12)\n" +
+	"\x05chain\x18\t \x03(\v2\x13.butler.v1.TaskLinkR\x05chain\x12)\n" +
+	"\x06waiter\x18\n" +
+	" \x01(\v2\x11.butler.v1.WaiterR\x06waiter\"\x87\x02\n" +
+	"\bTaskView\x12#\n" +
+	"\x04task\x18\x01 \x01(\v2\x0f.butler.v1.TaskR\x04task\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12\x16\n" +
+	"\x06worker\x18\x04 \x01(\tR\x06worker\x12\x1a\n" +
+	"\bprogress\x18\x05 \x01(\tR\bprogress\x12;\n" +
+	"\vreported_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"reportedAt\x125\n" +
+	"\tquestions\x18\a \x03(\v2\x17.butler.v1.TaskQuestionR\tquestions\">\n" +
+	"\fTaskQuestion\x12\x1a\n" +
+	"\bquestion\x18\x01 \x01(\tR\bquestion\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"=\n" +
+	"\x12CreateTaskResponse\x12'\n" +
+	"\x04task\x18\x01 \x01(\v2\x13.butler.v1.TaskViewR\x04task\";\n" +
+	"\x0eGetTaskRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\x03R\aagentId\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\":\n" +
+	"\x0fGetTaskResponse\x12'\n" +
+	"\x04task\x18\x01 \x01(\v2\x13.butler.v1.TaskViewR\x04task\"x\n" +
+	"\x11CancelTaskRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\x03R\aagentId\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12 \n" +
+	"\x02by\x18\x03 \x01(\v2\x10.butler.v1.ActorR\x02by\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"=\n" +
+	"\x12CancelTaskResponse\x12'\n" +
+	"\x04task\x18\x01 \x01(\v2\x13.butler.v1.TaskViewR\x04task\"=\n" +
+	"\x10WatchTaskRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\x03R\aagentId\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\"<\n" +
+	"\x11WatchTaskResponse\x12'\n" +
+	"\x04task\x18\x01 \x01(\v2\x13.butler.v1.TaskViewR\x04task\"\xac\x01\n" +
+	"\x11AnswerTaskRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\x03R\aagentId\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1a\n" +
+	"\bquestion\x18\x03 \x01(\tR\bquestion\x12\x1a\n" +
+	"\bapproved\x18\x04 \x01(\bR\bapproved\x12\x12\n" +
+	"\x04text\x18\x05 \x01(\tR\x04text\x12 \n" +
+	"\x02by\x18\x06 \x01(\v2\x10.butler.v1.ActorR\x02by\"C\n" +
+	"\x12AnswerTaskResponse\x12-\n" +
+	"\x06answer\x18\x01 \x01(\v2\x15.butler.v1.TaskAnswerR\x06answer2\x83\b\n" +
 	"\x0fRegistryService\x12R\n" +
 	"\rRegisterAgent\x12\x1f.butler.v1.RegisterAgentRequest\x1a .butler.v1.RegisterAgentResponse\x12I\n" +
 	"\n" +
 	"ListAgents\x12\x1c.butler.v1.ListAgentsRequest\x1a\x1d.butler.v1.ListAgentsResponse\x12F\n" +
-	"\tHeartbeat\x12\x1b.butler.v1.HeartbeatRequest\x1a\x1c.butler.v1.HeartbeatResponseB6Z4github.com/butlerhub/butler/proto/butler/v1;butlerv1b\x06proto3"
+	"\tHeartbeat\x12\x1b.butler.v1.HeartbeatRequest\x1a\x1c.butler.v1.HeartbeatResponse\x12C\n" +
+	"\bAddAgent\x12\x1a.butler.v1.AddAgentRequest\x1a\x1b.butler.v1.AddAgentResponse\x12L\n" +
+	"\vRotateAgent\x12\x1d.butler.v1.RotateAgentRequest\x1a\x1e.butler.v1.RotateAgentResponse\x12[\n" +
+	"\x10SetAgentDisabled\x12\".butler.v1.SetAgentDisabledRequest\x1a#.butler.v1.SetAgentDisabledResponse\x12L\n" +
+	"\vDeleteAgent\x12\x1d.butler.v1.DeleteAgentRequest\x1a\x1e.butler.v1.DeleteAgentResponse\x12^\n" +
+	"\x11AuthenticateAgent\x12#.butler.v1.AuthenticateAgentRequest\x1a$.butler.v1.AuthenticateAgentResponse\x12I\n" +
+	"\n" +
+	"CreateTask\x12\x1c.butler.v1.CreateTaskRequest\x1a\x1d.butler.v1.CreateTaskResponse\x12@\n" +
+	"\aGetTask\x12\x19.butler.v1.GetTaskRequest\x1a\x1a.butler.v1.GetTaskResponse\x12I\n" +
+	"\n" +
+	"CancelTask\x12\x1c.butler.v1.CancelTaskRequest\x1a\x1d.butler.v1.CancelTaskResponse\x12H\n" +
+	"\tWatchTask\x12\x1b.butler.v1.WatchTaskRequest\x1a\x1c.butler.v1.WatchTaskResponse0\x01\x12I\n" +
+	"\n" +
+	"AnswerTask\x12\x1c.butler.v1.AnswerTaskRequest\x1a\x1d.butler.v1.AnswerTaskResponseB6Z4github.com/butlerhub/butler/proto/butler/v1;butlerv1b\x06proto3"
 
 var (
 	file_butler_v1_registry_proto_rawDescOnce sync.Once
@@ -465,33 +2014,107 @@ func file_butler_v1_registry_proto_rawDescGZIP() []byte {
 	return file_butler_v1_registry_proto_rawDescData
 }
 
-var file_butler_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_butler_v1_registry_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_butler_v1_registry_proto_goTypes = []any{
-	(*Agent)(nil),                 // 0: butler.v1.Agent
-	(*RegisterAgentRequest)(nil),  // 1: butler.v1.RegisterAgentRequest
-	(*RegisterAgentResponse)(nil), // 2: butler.v1.RegisterAgentResponse
-	(*ListAgentsRequest)(nil),     // 3: butler.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),    // 4: butler.v1.ListAgentsResponse
-	(*HeartbeatRequest)(nil),      // 5: butler.v1.HeartbeatRequest
-	(*HeartbeatResponse)(nil),     // 6: butler.v1.HeartbeatResponse
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*Agent)(nil),                     // 0: butler.v1.Agent
+	(*AgentCapability)(nil),           // 1: butler.v1.AgentCapability
+	(*RegisterAgentRequest)(nil),      // 2: butler.v1.RegisterAgentRequest
+	(*RegisterAgentResponse)(nil),     // 3: butler.v1.RegisterAgentResponse
+	(*ListAgentsRequest)(nil),         // 4: butler.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),        // 5: butler.v1.ListAgentsResponse
+	(*HeartbeatRequest)(nil),          // 6: butler.v1.HeartbeatRequest
+	(*HeartbeatResponse)(nil),         // 7: butler.v1.HeartbeatResponse
+	(*AddAgentRequest)(nil),           // 8: butler.v1.AddAgentRequest
+	(*AddAgentResponse)(nil),          // 9: butler.v1.AddAgentResponse
+	(*RotateAgentRequest)(nil),        // 10: butler.v1.RotateAgentRequest
+	(*RotateAgentResponse)(nil),       // 11: butler.v1.RotateAgentResponse
+	(*SetAgentDisabledRequest)(nil),   // 12: butler.v1.SetAgentDisabledRequest
+	(*SetAgentDisabledResponse)(nil),  // 13: butler.v1.SetAgentDisabledResponse
+	(*DeleteAgentRequest)(nil),        // 14: butler.v1.DeleteAgentRequest
+	(*DeleteAgentResponse)(nil),       // 15: butler.v1.DeleteAgentResponse
+	(*AuthenticateAgentRequest)(nil),  // 16: butler.v1.AuthenticateAgentRequest
+	(*AuthenticateAgentResponse)(nil), // 17: butler.v1.AuthenticateAgentResponse
+	(*CreateTaskRequest)(nil),         // 18: butler.v1.CreateTaskRequest
+	(*TaskView)(nil),                  // 19: butler.v1.TaskView
+	(*TaskQuestion)(nil),              // 20: butler.v1.TaskQuestion
+	(*CreateTaskResponse)(nil),        // 21: butler.v1.CreateTaskResponse
+	(*GetTaskRequest)(nil),            // 22: butler.v1.GetTaskRequest
+	(*GetTaskResponse)(nil),           // 23: butler.v1.GetTaskResponse
+	(*CancelTaskRequest)(nil),         // 24: butler.v1.CancelTaskRequest
+	(*CancelTaskResponse)(nil),        // 25: butler.v1.CancelTaskResponse
+	(*WatchTaskRequest)(nil),          // 26: butler.v1.WatchTaskRequest
+	(*WatchTaskResponse)(nil),         // 27: butler.v1.WatchTaskResponse
+	(*AnswerTaskRequest)(nil),         // 28: butler.v1.AnswerTaskRequest
+	(*AnswerTaskResponse)(nil),        // 29: butler.v1.AnswerTaskResponse
+	nil,                               // 30: butler.v1.Agent.LabelsEntry
+	nil,                               // 31: butler.v1.AddAgentRequest.LabelsEntry
+	(*timestamppb.Timestamp)(nil),     // 32: google.protobuf.Timestamp
+	(*structpb.Value)(nil),            // 33: google.protobuf.Value
+	(*Actor)(nil),                     // 34: butler.v1.Actor
+	(*TaskLink)(nil),                  // 35: butler.v1.TaskLink
+	(*Waiter)(nil),                    // 36: butler.v1.Waiter
+	(*Task)(nil),                      // 37: butler.v1.Task
+	(*TaskAnswer)(nil),                // 38: butler.v1.TaskAnswer
 }
 var file_butler_v1_registry_proto_depIdxs = []int32{
-	7, // 0: butler.v1.Agent.last_seen:type_name -> google.protobuf.Timestamp
-	7, // 1: butler.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	0, // 2: butler.v1.RegisterAgentResponse.agent:type_name -> butler.v1.Agent
-	0, // 3: butler.v1.ListAgentsResponse.agents:type_name -> butler.v1.Agent
-	1, // 4: butler.v1.RegistryService.RegisterAgent:input_type -> butler.v1.RegisterAgentRequest
-	3, // 5: butler.v1.RegistryService.ListAgents:input_type -> butler.v1.ListAgentsRequest
-	5, // 6: butler.v1.RegistryService.Heartbeat:input_type -> butler.v1.HeartbeatRequest
-	2, // 7: butler.v1.RegistryService.RegisterAgent:output_type -> butler.v1.RegisterAgentResponse
-	4, // 8: butler.v1.RegistryService.ListAgents:output_type -> butler.v1.ListAgentsResponse
-	6, // 9: butler.v1.RegistryService.Heartbeat:output_type -> butler.v1.HeartbeatResponse
-	7, // [7:10] is the sub-list for method output_type
-	4, // [4:7] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	32, // 0: butler.v1.Agent.last_seen:type_name -> google.protobuf.Timestamp
+	32, // 1: butler.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	1,  // 2: butler.v1.Agent.capabilities:type_name -> butler.v1.AgentCapability
+	30, // 3: butler.v1.Agent.labels:type_name -> butler.v1.Agent.LabelsEntry
+	0,  // 4: butler.v1.RegisterAgentResponse.agent:type_name -> butler.v1.Agent
+	0,  // 5: butler.v1.ListAgentsResponse.agents:type_name -> butler.v1.Agent
+	1,  // 6: butler.v1.AddAgentRequest.capabilities:type_name -> butler.v1.AgentCapability
+	31, // 7: butler.v1.AddAgentRequest.labels:type_name -> butler.v1.AddAgentRequest.LabelsEntry
+	0,  // 8: butler.v1.AddAgentResponse.agent:type_name -> butler.v1.Agent
+	0,  // 9: butler.v1.RotateAgentResponse.agent:type_name -> butler.v1.Agent
+	0,  // 10: butler.v1.SetAgentDisabledResponse.agent:type_name -> butler.v1.Agent
+	0,  // 11: butler.v1.AuthenticateAgentResponse.agent:type_name -> butler.v1.Agent
+	33, // 12: butler.v1.CreateTaskRequest.input:type_name -> google.protobuf.Value
+	32, // 13: butler.v1.CreateTaskRequest.deadline:type_name -> google.protobuf.Timestamp
+	34, // 14: butler.v1.CreateTaskRequest.requester:type_name -> butler.v1.Actor
+	35, // 15: butler.v1.CreateTaskRequest.chain:type_name -> butler.v1.TaskLink
+	36, // 16: butler.v1.CreateTaskRequest.waiter:type_name -> butler.v1.Waiter
+	37, // 17: butler.v1.TaskView.task:type_name -> butler.v1.Task
+	32, // 18: butler.v1.TaskView.reported_at:type_name -> google.protobuf.Timestamp
+	20, // 19: butler.v1.TaskView.questions:type_name -> butler.v1.TaskQuestion
+	19, // 20: butler.v1.CreateTaskResponse.task:type_name -> butler.v1.TaskView
+	19, // 21: butler.v1.GetTaskResponse.task:type_name -> butler.v1.TaskView
+	34, // 22: butler.v1.CancelTaskRequest.by:type_name -> butler.v1.Actor
+	19, // 23: butler.v1.CancelTaskResponse.task:type_name -> butler.v1.TaskView
+	19, // 24: butler.v1.WatchTaskResponse.task:type_name -> butler.v1.TaskView
+	34, // 25: butler.v1.AnswerTaskRequest.by:type_name -> butler.v1.Actor
+	38, // 26: butler.v1.AnswerTaskResponse.answer:type_name -> butler.v1.TaskAnswer
+	2,  // 27: butler.v1.RegistryService.RegisterAgent:input_type -> butler.v1.RegisterAgentRequest
+	4,  // 28: butler.v1.RegistryService.ListAgents:input_type -> butler.v1.ListAgentsRequest
+	6,  // 29: butler.v1.RegistryService.Heartbeat:input_type -> butler.v1.HeartbeatRequest
+	8,  // 30: butler.v1.RegistryService.AddAgent:input_type -> butler.v1.AddAgentRequest
+	10, // 31: butler.v1.RegistryService.RotateAgent:input_type -> butler.v1.RotateAgentRequest
+	12, // 32: butler.v1.RegistryService.SetAgentDisabled:input_type -> butler.v1.SetAgentDisabledRequest
+	14, // 33: butler.v1.RegistryService.DeleteAgent:input_type -> butler.v1.DeleteAgentRequest
+	16, // 34: butler.v1.RegistryService.AuthenticateAgent:input_type -> butler.v1.AuthenticateAgentRequest
+	18, // 35: butler.v1.RegistryService.CreateTask:input_type -> butler.v1.CreateTaskRequest
+	22, // 36: butler.v1.RegistryService.GetTask:input_type -> butler.v1.GetTaskRequest
+	24, // 37: butler.v1.RegistryService.CancelTask:input_type -> butler.v1.CancelTaskRequest
+	26, // 38: butler.v1.RegistryService.WatchTask:input_type -> butler.v1.WatchTaskRequest
+	28, // 39: butler.v1.RegistryService.AnswerTask:input_type -> butler.v1.AnswerTaskRequest
+	3,  // 40: butler.v1.RegistryService.RegisterAgent:output_type -> butler.v1.RegisterAgentResponse
+	5,  // 41: butler.v1.RegistryService.ListAgents:output_type -> butler.v1.ListAgentsResponse
+	7,  // 42: butler.v1.RegistryService.Heartbeat:output_type -> butler.v1.HeartbeatResponse
+	9,  // 43: butler.v1.RegistryService.AddAgent:output_type -> butler.v1.AddAgentResponse
+	11, // 44: butler.v1.RegistryService.RotateAgent:output_type -> butler.v1.RotateAgentResponse
+	13, // 45: butler.v1.RegistryService.SetAgentDisabled:output_type -> butler.v1.SetAgentDisabledResponse
+	15, // 46: butler.v1.RegistryService.DeleteAgent:output_type -> butler.v1.DeleteAgentResponse
+	17, // 47: butler.v1.RegistryService.AuthenticateAgent:output_type -> butler.v1.AuthenticateAgentResponse
+	21, // 48: butler.v1.RegistryService.CreateTask:output_type -> butler.v1.CreateTaskResponse
+	23, // 49: butler.v1.RegistryService.GetTask:output_type -> butler.v1.GetTaskResponse
+	25, // 50: butler.v1.RegistryService.CancelTask:output_type -> butler.v1.CancelTaskResponse
+	27, // 51: butler.v1.RegistryService.WatchTask:output_type -> butler.v1.WatchTaskResponse
+	29, // 52: butler.v1.RegistryService.AnswerTask:output_type -> butler.v1.AnswerTaskResponse
+	40, // [40:53] is the sub-list for method output_type
+	27, // [27:40] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_butler_v1_registry_proto_init() }
@@ -499,13 +2122,16 @@ func file_butler_v1_registry_proto_init() {
 	if File_butler_v1_registry_proto != nil {
 		return
 	}
+	file_butler_v1_approval_proto_init()
+	file_butler_v1_common_proto_init()
+	file_butler_v1_task_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_butler_v1_registry_proto_rawDesc), len(file_butler_v1_registry_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

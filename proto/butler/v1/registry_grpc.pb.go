@@ -21,9 +21,19 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	RegistryService_RegisterAgent_FullMethodName = "/butler.v1.RegistryService/RegisterAgent"
-	RegistryService_ListAgents_FullMethodName    = "/butler.v1.RegistryService/ListAgents"
-	RegistryService_Heartbeat_FullMethodName     = "/butler.v1.RegistryService/Heartbeat"
+	RegistryService_RegisterAgent_FullMethodName     = "/butler.v1.RegistryService/RegisterAgent"
+	RegistryService_ListAgents_FullMethodName        = "/butler.v1.RegistryService/ListAgents"
+	RegistryService_Heartbeat_FullMethodName         = "/butler.v1.RegistryService/Heartbeat"
+	RegistryService_AddAgent_FullMethodName          = "/butler.v1.RegistryService/AddAgent"
+	RegistryService_RotateAgent_FullMethodName       = "/butler.v1.RegistryService/RotateAgent"
+	RegistryService_SetAgentDisabled_FullMethodName  = "/butler.v1.RegistryService/SetAgentDisabled"
+	RegistryService_DeleteAgent_FullMethodName       = "/butler.v1.RegistryService/DeleteAgent"
+	RegistryService_AuthenticateAgent_FullMethodName = "/butler.v1.RegistryService/AuthenticateAgent"
+	RegistryService_CreateTask_FullMethodName        = "/butler.v1.RegistryService/CreateTask"
+	RegistryService_GetTask_FullMethodName           = "/butler.v1.RegistryService/GetTask"
+	RegistryService_CancelTask_FullMethodName        = "/butler.v1.RegistryService/CancelTask"
+	RegistryService_WatchTask_FullMethodName         = "/butler.v1.RegistryService/WatchTask"
+	RegistryService_AnswerTask_FullMethodName        = "/butler.v1.RegistryService/AnswerTask"
 )
 
 // RegistryServiceClient is the client API for RegistryService service.
@@ -39,6 +49,28 @@ type RegistryServiceClient interface {
 	ListAgents(ctx context.Context, in *ListAgentsRequest, opts ...grpc.CallOption) (*ListAgentsResponse, error)
 	// Heartbeat says that an agent is alive; without one for three intervals it is offline.
 	Heartbeat(ctx context.Context, in *HeartbeatRequest, opts ...grpc.CallOption) (*HeartbeatResponse, error)
+	// AddAgent adds an agent with a token and credentials of its own, which are shown this once.
+	// ALREADY_EXISTS: there is one of that name.
+	AddAgent(ctx context.Context, in *AddAgentRequest, opts ...grpc.CallOption) (*AddAgentResponse, error)
+	// RotateAgent gives an agent another token and other credentials. The old ones end at once.
+	RotateAgent(ctx context.Context, in *RotateAgentRequest, opts ...grpc.CallOption) (*RotateAgentResponse, error)
+	// SetAgentDisabled takes an agent's rights away, or gives them back. Its connections end at once; its tasks stay.
+	SetAgentDisabled(ctx context.Context, in *SetAgentDisabledRequest, opts ...grpc.CallOption) (*SetAgentDisabledResponse, error)
+	// DeleteAgent removes an agent. Its open tasks fail.
+	DeleteAgent(ctx context.Context, in *DeleteAgentRequest, opts ...grpc.CallOption) (*DeleteAgentResponse, error)
+	// AuthenticateAgent gives the agent that has a token. UNAUTHENTICATED: nobody has it.
+	AuthenticateAgent(ctx context.Context, in *AuthenticateAgentRequest, opts ...grpc.CallOption) (*AuthenticateAgentResponse, error)
+	// CreateTask gives an agent something to do. The same id again gives the task as it stands, and changes nothing.
+	// NOT_FOUND: no such agent. FAILED_PRECONDITION: it is disabled. INVALID_ARGUMENT: the input does not fit the capability.
+	CreateTask(ctx context.Context, in *CreateTaskRequest, opts ...grpc.CallOption) (*CreateTaskResponse, error)
+	// GetTask gives one task as it stands.
+	GetTask(ctx context.Context, in *GetTaskRequest, opts ...grpc.CallOption) (*GetTaskResponse, error)
+	// CancelTask ends a task. Nothing happens to one that is over.
+	CancelTask(ctx context.Context, in *CancelTaskRequest, opts ...grpc.CallOption) (*CancelTaskResponse, error)
+	// WatchTask gives a task as it stands, and again whenever that changes, until it is over.
+	WatchTask(ctx context.Context, in *WatchTaskRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTaskResponse], error)
+	// AnswerTask answers a question of an agent. The first answer counts, and is returned.
+	AnswerTask(ctx context.Context, in *AnswerTaskRequest, opts ...grpc.CallOption) (*AnswerTaskResponse, error)
 }
 
 type registryServiceClient struct {
@@ -79,6 +111,115 @@ func (c *registryServiceClient) Heartbeat(ctx context.Context, in *HeartbeatRequ
 	return out, nil
 }
 
+func (c *registryServiceClient) AddAgent(ctx context.Context, in *AddAgentRequest, opts ...grpc.CallOption) (*AddAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AddAgentResponse)
+	err := c.cc.Invoke(ctx, RegistryService_AddAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *registryServiceClient) RotateAgent(ctx context.Context, in *RotateAgentRequest, opts ...grpc.CallOption) (*RotateAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RotateAgentResponse)
+	err := c.cc.Invoke(ctx, RegistryService_RotateAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *registryServiceClient) SetAgentDisabled(ctx context.Context, in *SetAgentDisabledRequest, opts ...grpc.CallOption) (*SetAgentDisabledResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetAgentDisabledResponse)
+	err := c.cc.Invoke(ctx, RegistryService_SetAgentDisabled_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *registryServiceClient) DeleteAgent(ctx context.Context, in *DeleteAgentRequest, opts ...grpc.CallOption) (*DeleteAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteAgentResponse)
+	err := c.cc.Invoke(ctx, RegistryService_DeleteAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *registryServiceClient) AuthenticateAgent(ctx context.Context, in *AuthenticateAgentRequest, opts ...grpc.CallOption) (*AuthenticateAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AuthenticateAgentResponse)
+	err := c.cc.Invoke(ctx, RegistryService_AuthenticateAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *registryServiceClient) CreateTask(ctx context.Context, in *CreateTaskRequest, opts ...grpc.CallOption) (*CreateTaskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreateTaskResponse)
+	err := c.cc.Invoke(ctx, RegistryService_CreateTask_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *registryServiceClient) GetTask(ctx context.Context, in *GetTaskRequest, opts ...grpc.CallOption) (*GetTaskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetTaskResponse)
+	err := c.cc.Invoke(ctx, RegistryService_GetTask_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *registryServiceClient) CancelTask(ctx context.Context, in *CancelTaskRequest, opts ...grpc.CallOption) (*CancelTaskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CancelTaskResponse)
+	err := c.cc.Invoke(ctx, RegistryService_CancelTask_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *registryServiceClient) WatchTask(ctx context.Context, in *WatchTaskRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTaskResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &RegistryService_ServiceDesc.Streams[0], RegistryService_WatchTask_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchTaskRequest, WatchTaskResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type RegistryService_WatchTaskClient = grpc.ServerStreamingClient[WatchTaskResponse]
+
+func (c *registryServiceClient) AnswerTask(ctx context.Context, in *AnswerTaskRequest, opts ...grpc.CallOption) (*AnswerTaskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AnswerTaskResponse)
+	err := c.cc.Invoke(ctx, RegistryService_AnswerTask_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // RegistryServiceServer is the server API for RegistryService service.
 // All implementations must embed UnimplementedRegistryServiceServer
 // for forward compatibility.
@@ -92,6 +233,28 @@ type RegistryServiceServer interface {
 	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)
 	// Heartbeat says that an agent is alive; without one for three intervals it is offline.
 	Heartbeat(context.Context, *HeartbeatRequest) (*HeartbeatResponse, error)
+	// AddAgent adds an agent with a token and credentials of its own, which are shown this once.
+	// ALREADY_EXISTS: there is one of that name.
+	AddAgent(context.Context, *AddAgentRequest) (*AddAgentResponse, error)
+	// RotateAgent gives an agent another token and other credentials. The old ones end at once.
+	RotateAgent(context.Context, *RotateAgentRequest) (*RotateAgentResponse, error)
+	// SetAgentDisabled takes an agent's rights away, or gives them back. Its connections end at once; its tasks stay.
+	SetAgentDisabled(context.Context, *SetAgentDisabledRequest) (*SetAgentDisabledResponse, error)
+	// DeleteAgent removes an agent. Its open tasks fail.
+	DeleteAgent(context.Context, *DeleteAgentRequest) (*DeleteAgentResponse, error)
+	// AuthenticateAgent gives the agent that has a token. UNAUTHENTICATED: nobody has it.
+	AuthenticateAgent(context.Context, *AuthenticateAgentRequest) (*AuthenticateAgentResponse, error)
+	// CreateTask gives an agent something to do. The same id again gives the task as it stands, and changes nothing.
+	// NOT_FOUND: no such agent. FAILED_PRECONDITION: it is disabled. INVALID_ARGUMENT: the input does not fit the capability.
+	CreateTask(context.Context, *CreateTaskRequest) (*CreateTaskResponse, error)
+	// GetTask gives one task as it stands.
+	GetTask(context.Context, *GetTaskRequest) (*GetTaskResponse, error)
+	// CancelTask ends a task. Nothing happens to one that is over.
+	CancelTask(context.Context, *CancelTaskRequest) (*CancelTaskResponse, error)
+	// WatchTask gives a task as it stands, and again whenever that changes, until it is over.
+	WatchTask(*WatchTaskRequest, grpc.ServerStreamingServer[WatchTaskResponse]) error
+	// AnswerTask answers a question of an agent. The first answer counts, and is returned.
+	AnswerTask(context.Context, *AnswerTaskRequest) (*AnswerTaskResponse, error)
 	mustEmbedUnimplementedRegistryServiceServer()
 }
 
@@ -110,6 +273,36 @@ func (UnimplementedRegistryServiceServer) ListAgents(context.Context, *ListAgent
 }
 func (UnimplementedRegistryServiceServer) Heartbeat(context.Context, *HeartbeatRequest) (*HeartbeatResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Heartbeat not implemented")
+}
+func (UnimplementedRegistryServiceServer) AddAgent(context.Context, *AddAgentRequest) (*AddAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AddAgent not implemented")
+}
+func (UnimplementedRegistryServiceServer) RotateAgent(context.Context, *RotateAgentRequest) (*RotateAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotateAgent not implemented")
+}
+func (UnimplementedRegistryServiceServer) SetAgentDisabled(context.Context, *SetAgentDisabledRequest) (*SetAgentDisabledResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetAgentDisabled not implemented")
+}
+func (UnimplementedRegistryServiceServer) DeleteAgent(context.Context, *DeleteAgentRequest) (*DeleteAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteAgent not implemented")
+}
+func (UnimplementedRegistryServiceServer) AuthenticateAgent(context.Context, *AuthenticateAgentRequest) (*AuthenticateAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AuthenticateAgent not implemented")
+}
+func (UnimplementedRegistryServiceServer) CreateTask(context.Context, *CreateTaskRequest) (*CreateTaskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateTask not implemented")
+}
+func (UnimplementedRegistryServiceServer) GetTask(context.Context, *GetTaskRequest) (*GetTaskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetTask not implemented")
+}
+func (UnimplementedRegistryServiceServer) CancelTask(context.Context, *CancelTaskRequest) (*CancelTaskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CancelTask not implemented")
+}
+func (UnimplementedRegistryServiceServer) WatchTask(*WatchTaskRequest, grpc.ServerStreamingServer[WatchTaskResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchTask not implemented")
+}
+func (UnimplementedRegistryServiceServer) AnswerTask(context.Context, *AnswerTaskRequest) (*AnswerTaskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AnswerTask not implemented")
 }
 func (UnimplementedRegistryServiceServer) mustEmbedUnimplementedRegistryServiceServer() {}
 func (UnimplementedRegistryServiceServer) testEmbeddedByValue()                         {}
@@ -186,6 +379,179 @@ func _RegistryService_Heartbeat_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RegistryService_AddAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AddAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RegistryServiceServer).AddAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RegistryService_AddAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RegistryServiceServer).AddAgent(ctx, req.(*AddAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RegistryService_RotateAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotateAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RegistryServiceServer).RotateAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RegistryService_RotateAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RegistryServiceServer).RotateAgent(ctx, req.(*RotateAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RegistryService_SetAgentDisabled_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetAgentDisabledRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RegistryServiceServer).SetAgentDisabled(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RegistryService_SetAgentDisabled_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RegistryServiceServer).SetAgentDisabled(ctx, req.(*SetAgentDisabledRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RegistryService_DeleteAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RegistryServiceServer).DeleteAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RegistryService_DeleteAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RegistryServiceServer).DeleteAgent(ctx, req.(*DeleteAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RegistryService_AuthenticateAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AuthenticateAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RegistryServiceServer).AuthenticateAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RegistryService_AuthenticateAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RegistryServiceServer).AuthenticateAgent(ctx, req.(*AuthenticateAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RegistryService_CreateTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateTaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RegistryServiceServer).CreateTask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RegistryService_CreateTask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RegistryServiceServer).CreateTask(ctx, req.(*CreateTaskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RegistryService_GetTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetTaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RegistryServiceServer).GetTask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RegistryService_GetTask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RegistryServiceServer).GetTask(ctx, req.(*GetTaskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RegistryService_CancelTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CancelTaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RegistryServiceServer).CancelTask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RegistryService_CancelTask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RegistryServiceServer).CancelTask(ctx, req.(*CancelTaskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RegistryService_WatchTask_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchTaskRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(RegistryServiceServer).WatchTask(m, &grpc.GenericServerStream[WatchTaskRequest, WatchTaskResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type RegistryService_WatchTaskServer = grpc.ServerStreamingServer[WatchTaskResponse]
+
+func _RegistryService_AnswerTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AnswerTaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RegistryServiceServer).AnswerTask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RegistryService_AnswerTask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RegistryServiceServer).AnswerTask(ctx, req.(*AnswerTaskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // RegistryService_ServiceDesc is the grpc.ServiceDesc for RegistryService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -205,7 +571,49 @@ var RegistryService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "Heartbeat",
 			Handler:    _RegistryService_Heartbeat_Handler,
 		},
+		{
+			MethodName: "AddAgent",
+			Handler:    _RegistryService_AddAgent_Handler,
+		},
+		{
+			MethodName: "RotateAgent",
+			Handler:    _RegistryService_RotateAgent_Handler,
+		},
+		{
+			MethodName: "SetAgentDisabled",
+			Handler:    _RegistryService_SetAgentDisabled_Handler,
+		},
+		{
+			MethodName: "DeleteAgent",
+			Handler:    _RegistryService_DeleteAgent_Handler,
+		},
+		{
+			MethodName: "AuthenticateAgent",
+			Handler:    _RegistryService_AuthenticateAgent_Handler,
+		},
+		{
+			MethodName: "CreateTask",
+			Handler:    _RegistryService_CreateTask_Handler,
+		},
+		{
+			MethodName: "GetTask",
+			Handler:    _RegistryService_GetTask_Handler,
+		},
+		{
+			MethodName: "CancelTask",
+			Handler:    _RegistryService_CancelTask_Handler,
+		},
+		{
+			MethodName: "AnswerTask",
+			Handler:    _RegistryService_AnswerTask_Handler,
+		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchTask",
+			Handler:       _RegistryService_WatchTask_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "butler/v1/registry.proto",
 }

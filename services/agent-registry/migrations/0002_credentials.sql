@@ -1,0 +1,15 @@
+-- +goose Up
+ALTER TABLE agents ADD COLUMN capabilities TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE agents ADD COLUMN labels TEXT NOT NULL DEFAULT '{}';
+ALTER TABLE agents ADD COLUMN concurrency BIGINT NOT NULL DEFAULT 10;
+ALTER TABLE agents ADD COLUMN disabled BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE agents ADD COLUMN token_hash TEXT NOT NULL DEFAULT '';
+ALTER TABLE agents ADD COLUMN nats_key TEXT NOT NULL DEFAULT '';
+
+-- +goose Down
+ALTER TABLE agents DROP COLUMN nats_key;
+ALTER TABLE agents DROP COLUMN token_hash;
+ALTER TABLE agents DROP COLUMN disabled;
+ALTER TABLE agents DROP COLUMN concurrency;
+ALTER TABLE agents DROP COLUMN labels;
+ALTER TABLE agents DROP COLUMN capabilities;
