@@ -61,6 +61,9 @@ func (r *rig) says(text string) string {
 	return r.control(text)
 }
 
+// impatient has calls return while a command runs.
+func impatient(r *rig) { r.settings.FreeAfter = 500 * time.Millisecond }
+
 func (r *rig) eventually(what string, f func() bool) {
 	r.t.Helper()
 	require.Eventually(r.t, f, 30*time.Second, 20*time.Millisecond, what)
@@ -79,7 +82,7 @@ func (r *rig) state() *butlerv1.ShellState {
 
 func TestWhatAMessageIs(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newRig(t, impatient)
 	ctx := r.ctx()
 	unattached := func(text string) string {
 		out, err := r.Route(ctx, &butlerv1.RouteRequest{Person: alice, Text: text})
@@ -237,7 +240,7 @@ func TestACallIsDoneOnce(t *testing.T) {
 // Nothing that is typed as input can become a command of the shell.
 func TestNothingTypedReachesThePrompt(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newRig(t, impatient)
 	r.says("/shell")
 	r.do("echo before")
 	r.control("/interactive")
@@ -250,7 +253,7 @@ func TestNothingTypedReachesThePrompt(t *testing.T) {
 	require.Equal(t, fault.Conflict, fault.CodeOf(err), "Control itself types nothing there")
 
 	// A program that does not read: what is typed ahead would be the shell's.
-	require.Equal(t, approvalRunning, r.do("sleep 4").GetStatus())
+	require.Equal(t, approvalRunning, r.do("sleep 100").GetStatus())
 	out := r.route("touch typed")
 	require.Equal(t, kindInput, out.GetKind())
 	req := r.grant(out.GetEffect(), out.GetRisk())
@@ -325,7 +328,7 @@ func TestPasswordsLeaveNoTrace(t *testing.T) {
 
 func TestJobsAndEnds(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newRig(t, impatient)
 	r.says("/shell")
 	require.Contains(t, r.control("/jobs"), "There are no jobs")
 	require.Contains(t, r.control("/kill"), "nothing was killed")

@@ -385,16 +385,12 @@ func (s *Service) wake(ctx context.Context, use *butlerv1.ApprovalUse) {
 // needsPerson is how often it is looked whether a command waits for a person; at the second look in a row it does.
 const needsPerson = 120 * time.Millisecond
 
-// freeAfter is how long a command is waited for whose turn is woken by its end: as long as the call lasts, the person's next
-// message has to wait, and it may be /cancel.
-const freeAfter = 3 * time.Second
-
 // wait waits for the end of a job, as long as a command is waited for. One that waits for somebody, because it takes keys or
 // a line, is not waited for: what they write comes by other calls.
 func (s *Service) wait(ctx context.Context, j *job, sess *tmux.Session) (*butlerv1.ExecuteResponse, error) {
 	patience := s.settings.Load().CommandTimeout + 200*time.Millisecond
 	if j.req.GetWaiter().GetKey() != "" {
-		patience = min(patience, freeAfter)
+		patience = min(patience, s.settings.Load().FreeAfter)
 	}
 	limit := time.NewTimer(patience)
 	defer limit.Stop()

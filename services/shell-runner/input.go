@@ -142,7 +142,7 @@ func (s *Service) typeInto(ctx context.Context, seat *seat, sess *tmux.Session, 
 	case !s.granted(seat, sess, st, text):
 		return "", fault.New(fault.Forbidden, say(language, "passing input to %s needs an approval", "向 %s 传送输入需要审批"), st.Foreground.Name)
 	}
-	if err := s.typeText(ctx, sess, st, text, language); err != nil {
+	if err := s.typeText(ctx, sess, st, text); err != nil {
 		return "", err
 	}
 	screen, err := s.screen(ctx, sess)
@@ -158,7 +158,7 @@ func (s *Service) typeInto(ctx context.Context, seat *seat, sess *tmux.Session, 
 // typeText types text, and Enter where that belongs to it: lines and commands of full-screen programs (":wq") have one,
 // single keys have not. Enter comes once it is seen that the program is still there; otherwise the shell would take the
 // text for a command.
-func (s *Service) typeText(ctx context.Context, sess *tmux.Session, st tmux.State, text, language string) error {
+func (s *Service) typeText(ctx context.Context, sess *tmux.Session, st tmux.State, text string) error {
 	single := viewers[st.Foreground.Name] && utf8.RuneCountInString(text) == 1
 	fullScreen := st.AlternateScreen && (text == "" || !strings.ContainsRune(":/?", rune(text[0])))
 	if single || fullScreen || strings.Contains(text, "\n") {
@@ -171,8 +171,7 @@ func (s *Service) typeText(ctx context.Context, sess *tmux.Session, st tmux.Stat
 	}
 	after := stateOf(ctx, sess)
 	if after.Foreground.PID != st.Foreground.PID || after.ShellForeground && after.State != tmux.Blocked {
-		_ = sess.Keys(ctx, "C-u")
-		return fault.New(fault.Conflict, say(language, "%s ended just now; nothing was passed to it", "%s 刚刚结束；未传送任何输入"), st.Foreground.Name)
+		return sess.Keys(ctx, "C-u") // it ended, perhaps by this very text: what the prompt got of it is erased
 	}
 	return sess.Type(ctx, "", true)
 }

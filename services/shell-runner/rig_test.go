@@ -82,7 +82,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 	t.Cleanup(func() { _ = db.Close() })
 	r := &rig{
 		t: t, srv: srv, bus: bustest.Connect(t, srv, "test"), approver: &approver{signer: signer}, db: db, dir: dir,
-		settings: Settings{AllowedUsers: []string{"7", "bob"}, CommandTimeout: 20 * time.Second},
+		settings: Settings{AllowedUsers: []string{"7", "bob"}, CommandTimeout: 20 * time.Second, FreeAfter: time.Minute},
 	}
 	for _, c := range change {
 		c(r)

@@ -47,6 +47,9 @@ type Settings struct {
 	AllowedUsers []string
 	// CommandTimeout is how long a command is waited for, 30 s.
 	CommandTimeout time.Duration
+	// FreeAfter is how long a command is waited for whose turn is woken by its end, 3 s: as long as the call lasts, the person's
+	// next message has to wait, and it may be /cancel.
+	FreeAfter time.Duration
 	// IdleTimeout closes a session in which nothing happens, 1 h; IdleWarning is how long before it is told, 5 min.
 	IdleTimeout, IdleWarning time.Duration
 	// Guard asks and refuses; nil makes one of DangerPatterns.
@@ -58,6 +61,9 @@ type Settings struct {
 func (s Settings) withDefaults() Settings {
 	if s.CommandTimeout <= 0 {
 		s.CommandTimeout = 30 * time.Second
+	}
+	if s.FreeAfter <= 0 {
+		s.FreeAfter = 3 * time.Second
 	}
 	if s.IdleTimeout <= 0 {
 		s.IdleTimeout = time.Hour
