@@ -84,7 +84,9 @@ func (r Ref) String() string { return strconv.FormatInt(r.Agent, 10) + "." + r.I
 func (r Ref) Subject() string { return "butler.task." + r.String() }
 
 // Answer is where the answer to a question stands.
-func (r Ref) Answer(question string) string { return "butler.task-answer." + r.String() + "." + question }
+func (r Ref) Answer(question string) string {
+	return "butler.task-answer." + r.String() + "." + question
+}
 
 // Timer is the schedule of its deadline, Work where that fires.
 func (r Ref) Timer() string { return "butler.timer.task." + r.String() }
@@ -93,7 +95,9 @@ func (r Ref) Timer() string { return "butler.timer.task." + r.String() }
 func (r Ref) Work() string { return "butler.work.task." + r.String() }
 
 // Report is where the agent reports on an attempt.
-func (r Ref) Report(attempt int) string { return "butler.report." + r.String() + "." + strconv.Itoa(attempt) }
+func (r Ref) Report(attempt int) string {
+	return "butler.report." + r.String() + "." + strconv.Itoa(attempt)
+}
 
 // AnyReport matches the reports on all attempts.
 func (r Ref) AnyReport() string { return "butler.report." + r.String() + ".*" }
