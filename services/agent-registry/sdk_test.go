@@ -21,7 +21,7 @@ import (
 // start runs an agent of the SDK, and gives what ends it and waits for that.
 func startAgent(t *testing.T, r *rig, file string, drain time.Duration, handlers map[string]sdk.Handler) (a *sdk.Agent, stop func()) {
 	t.Helper()
-	a, err := sdk.New(sdk.Config{Credentials: file, URL: r.srv.URL(), Worker: "sdk", DrainTimeout: drain})
+	a, err := sdk.New(sdk.Config{Credentials: file, URL: r.url, Worker: "sdk", DrainTimeout: drain})
 	require.NoError(t, err)
 	for name, h := range handlers {
 		a.Handle(name, h)
@@ -146,7 +146,7 @@ func TestTheExampleRuns(t *testing.T) {
 	said, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../examples/agent").CombinedOutput()
 	require.NoError(t, err, "%s", said)
 	cmd := exec.CommandContext(t.Context(), program)
-	cmd.Env = append(os.Environ(), "AGENT_CREDENTIALS="+file, "NATS_URL="+r.srv.URL())
+	cmd.Env = append(os.Environ(), "AGENT_CREDENTIALS="+file, "NATS_URL="+r.url)
 	require.NoError(t, cmd.Start())
 	id := out.GetAgent().GetId()
 	input, err := structpb.NewValue(map[string]any{"path": "/"})

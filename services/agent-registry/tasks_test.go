@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -30,11 +31,11 @@ import (
 // rig is a registry that dispatches, on a server that agents connect to.
 type rig struct {
 	*Service
-	srv   *bus.Server
-	bus   *bus.Bus
-	db    *storage.DB
-	clock *clock
-	stop  func() // ends the registry
+	url, issuer string // of the server
+	bus         *bus.Bus
+	db          *storage.DB
+	clock       *clock
+	stop        func() // ends the registry
 }
 
 func newRig(t *testing.T) *rig {
@@ -45,16 +46,53 @@ func newRig(t *testing.T) *rig {
 	b, err := bus.Connect(t.Context(), bus.Options{Server: srv, Service: "registry"})
 	require.NoError(t, err)
 	t.Cleanup(b.Close)
+	return rigOn(t, b, srv.URL(), srv.Issuer())
+}
+
+func rigOn(t *testing.T, b *bus.Bus, url, issuer string) *rig {
+	t.Helper()
 	require.NoError(t, b.Ensure(t.Context(), bus.TaskStream, bus.ReportStream, bus.WorkStream, bus.ParkedStream, bus.PresenceBucket))
-	r := &rig{srv: srv, bus: b, db: storagetest.Open(t, storagetest.SQLiteURL(t)), clock: &clock{}}
+	r := &rig{url: url, issuer: issuer, bus: b, db: storagetest.Open(t, storagetest.SQLiteURL(t)), clock: &clock{}}
 	r.run(t)
 	return r
+}
+
+// distributedRig is one on a server with the configuration that operators get, and with the rights of agent-registry.
+func distributedRig(t *testing.T) *rig {
+	t.Helper()
+	dir, keys, seed := t.TempDir(), map[string]string{}, ""
+	for _, u := range bus.ServiceUsers() {
+		made, public, err := bus.NewServiceKey()
+		require.NoError(t, err)
+		keys[u.Service] = public
+		if u.Service == "registry" {
+			seed = made
+		}
+	}
+	issuer, public, err := bus.NewIssuerKey()
+	require.NoError(t, err)
+	conf, err := bus.ServerConfig("127.0.0.1:-1", filepath.Join(dir, "store"), keys, public)
+	require.NoError(t, err)
+	opts := &server.Options{}
+	require.NoError(t, opts.ProcessConfigString(conf))
+	opts.NoSigs, opts.NoLog = true, true
+	srv, err := server.NewServer(opts)
+	require.NoError(t, err)
+	srv.Start()
+	require.True(t, srv.ReadyForConnections(30*time.Second))
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	file := filepath.Join(dir, "registry.nk")
+	require.NoError(t, os.WriteFile(file, []byte(seed), 0o600))
+	b, err := bus.Connect(t.Context(), bus.Options{URL: srv.ClientURL(), Service: "registry", Credentials: file})
+	require.NoError(t, err)
+	t.Cleanup(b.Close)
+	return rigOn(t, b, srv.ClientURL(), issuer)
 }
 
 // run starts a registry on what is there.
 func (r *rig) run(t *testing.T) {
 	t.Helper()
-	s, err := New(Deps{DB: r.db, Presence: r.bus, Bus: r.bus, Issuer: r.srv.Issuer(), Clock: r.clock.Now})
+	s, err := New(Deps{DB: r.db, Presence: r.bus, Bus: r.bus, Issuer: r.issuer, Clock: r.clock.Now})
 	require.NoError(t, err)
 	require.NoError(t, s.Migrate(t.Context()))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -83,7 +121,7 @@ func (r *rig) add(t *testing.T, req *butlerv1.AddAgentRequest) (*butlerv1.AddAge
 }
 
 func (r *rig) dial(id int64, file string, o ...nats.Option) (*nats.Conn, error) {
-	return nats.Connect(r.srv.URL(), append([]nats.Option{nats.UserCredentials(file), nats.CustomInboxPrefix(bus.AgentInbox(id)),
+	return nats.Connect(r.url, append([]nats.Option{nats.UserCredentials(file), nats.CustomInboxPrefix(bus.AgentInbox(id)),
 		nats.MaxReconnects(0)}, o...)...)
 }
 
@@ -206,7 +244,16 @@ func (r *rig) dropped(t *testing.T, n int) string {
 
 func TestATaskIsDone(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	for name, rig := range map[string]func(*testing.T) *rig{"embedded": newRig, "distributed": distributedRig} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			aTaskIsDone(t, rig(t))
+		})
+	}
+}
+
+func aTaskIsDone(t *testing.T, r *rig) {
+	t.Helper()
 	h := r.newHand(t, "seven")
 	waiter := func(q *butlerv1.CreateTaskRequest) {
 		q.Waiter = &butlerv1.Waiter{Person: 1, Thread: 2, Turn: "m1", Key: "k1"}
@@ -246,6 +293,20 @@ func TestATaskIsDone(t *testing.T) {
 	}, 10*time.Second, 5*time.Millisecond)
 	// The same again changes nothing.
 	require.Equal(t, task.Done, r.create(t, h.id, "t1", waiter).GetTask().GetStatus())
+	// What is late is dropped and kept, questions are answered, deadlines pass, and what is deleted is gone.
+	h.say("t1", 1, &butlerv1.TaskReport{Kind: task.Progress})
+	require.Contains(t, r.dropped(t, 1), "is over")
+	r.create(t, h.id, "t2", func(q *butlerv1.CreateTaskRequest) { q.Deadline = timestamppb.New(r.clock.Now().Add(time.Second)) })
+	_, err := r.AnswerTask(t.Context(), &butlerv1.AnswerTaskRequest{AgentId: h.id, Id: "t2", Question: "q"})
+	require.NoError(t, err)
+	h.beat("t2")
+	require.Equal(t, task.Expired, r.until(t, h.id, "t2", over).GetTask().GetStatus())
+	_, err = r.DeleteAgent(t.Context(), &butlerv1.DeleteAgentRequest{AgentId: h.id})
+	require.NoError(t, err)
+	require.Eventually(t, h.nc.IsClosed, 5*time.Second, time.Millisecond)
+	consumes, err := r.bus.AgentConsumes(t.Context(), h.id)
+	require.NoError(t, err)
+	require.False(t, consumes)
 }
 
 func TestReportsThatAreNotBelieved(t *testing.T) {
