@@ -248,7 +248,7 @@ func publishTurn(js jetstream.JetStream, source string, turn chat.Turn) error {
 	}{{chat.Asked, asked}, {chat.Answer, answer}} {
 		ev := bus.NewEvent(m.kind.Type(), source, turn.Subject(m.kind), m.data)
 		msg := &nats.Msg{Subject: ev.Subject, Header: headerOf(ev), Data: ev.Data}
-		if _, err := js.PublishMsgAsync(msg, jetstream.WithMsgID(ev.ID), jetstream.WithStallWait(time.Minute)); err != nil {
+		if _, err := js.PublishMsgAsync(msg, jetstream.WithMsgID(ev.ID), jetstream.WithExpectStream(bus.ChatStream), jetstream.WithStallWait(time.Minute)); err != nil {
 			return err
 		}
 	}

@@ -338,5 +338,8 @@ func cloudEvent(subject, id, typ string, data []byte) *nats.Msg {
 		msg.Header.Set("ce-id", id)
 		msg.Header.Set("Nats-Msg-Id", id)
 	}
+	if strings.HasPrefix(subject, "butler.chat.") {
+		msg.Header.Set("Nats-Expected-Stream", "CHAT") // without it Butler takes it for smuggled in
+	}
 	return msg
 }

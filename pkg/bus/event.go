@@ -89,12 +89,32 @@ func stored(stream, subject string, seq uint64, at time.Time, h nats.Header, dat
 	if s.ID == "" {
 		s.ID = h.Get(jetstream.MsgIDHeader)
 	}
+	if !genuine(stream, h) {
+		s.Type, s.Data = TypeForged, nil
+	}
 	if t, err := time.Parse(time.RFC3339Nano, h.Get(headerTime)); err == nil {
 		s.Time = t
 	} else {
 		s.Time = at
 	}
 	return s
+}
+
+// TypeForged is the type under which an event is read that was not published to its stream; it has no data.
+const TypeForged = "butler.forged"
+
+// genuine says whether an event was published to the stream in which it stands. Whoever may write to one stream and read
+// from it can have the server copy an event anywhere: a direct get answers to any reply subject, whatever the rights of
+// who asks, and a stream takes that answer for a message. But an event says for which stream it was meant
+// (Nats-Expected-Stream), and the server refuses one that says another: so a copy never says the right one. Not for
+// streams whose events are hints that are looked up (WORK, where the server itself publishes what is scheduled) or pieces
+// of text without effect (DELTA), and those that agents write.
+func genuine(stream string, h nats.Header) bool {
+	switch stream {
+	case ChatStream, ApprovalStream, AuditStream, ShellStream:
+		return h.Get(jetstream.ExpectedStreamHeader) == stream
+	}
+	return true
 }
 
 func fromMsg(m jetstream.Msg) (Stored, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -90,13 +91,41 @@ func (c *chain) read(ctx context.Context) error {
 		return err
 	}
 	head := &butlerv1.AuditRecord{}
+	last := ev.Seq
+	if found && ev.Type == bus.TypeForged { // what somebody smuggled in is passed over, and told by verifying
+		if ev, found, err = c.s.lastLink(ctx, ev.Seq); err != nil {
+			return err
+		}
+	}
 	if found {
 		if err := chat.Decode(ev.Data, head); err != nil {
 			return fault.Wrap(err, fault.Internal, "the newest link of the audit chain (AUDIT %d) cannot be read", ev.Seq)
 		}
 	}
-	c.head, c.seq = head, ev.Seq
+	c.head, c.seq = head, last
 	return nil
+}
+
+// lastLink gives the newest event of AUDIT before a sequence that was published to it.
+func (s *Service) lastLink(ctx context.Context, before uint64) (bus.Stored, bool, error) {
+	const window = 256
+	for before > 1 {
+		from := uint64(0)
+		if before-1 > window {
+			from = before - 1 - window
+		}
+		events, err := s.bus.Load(ctx, bus.AuditStream, approval.AuditSubject, from, int(before-1-from))
+		if err != nil {
+			return bus.Stored{}, false, err
+		}
+		for _, ev := range slices.Backward(events) {
+			if ev.Seq < before && ev.Type != bus.TypeForged {
+				return ev, true, nil
+			}
+		}
+		before = from + 1
+	}
+	return bus.Stored{}, false, nil
 }
 
 // link appends one link after the head. bus.ErrFenced: another replica was first, and the head is not known any more. c.mu

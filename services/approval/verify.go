@@ -80,6 +80,9 @@ func (v *verification) run() error {
 // link checks one link against the one before it, and what it covers.
 func (v *verification) link(ev bus.Stored) error {
 	v.lastSeq = ev.Seq
+	if ev.Type == bus.TypeForged {
+		return v.problem(v.previous.GetN(), "AUDIT %d is no link: it was not published to the chain, and is passed over", ev.Seq)
+	}
 	v.links++
 	expected := v.previous.GetN() + 1
 	var r butlerv1.AuditRecord
