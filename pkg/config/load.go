@@ -254,6 +254,7 @@ func (l *loader) derive() {
 		{"rpc.brain_target", "BUTLER_BRAIN_ADDR", s.RPC.BrainAddr, &s.RPC.BrainTarget},
 		{"rpc.registry_target", "BUTLER_REGISTRY_ADDR", s.RPC.RegistryAddr, &s.RPC.RegistryTarget},
 		{"rpc.approval_target", "BUTLER_APPROVAL_ADDR", s.RPC.ApprovalAddr, &s.RPC.ApprovalTarget},
+		{"rpc.compactor_target", "BUTLER_COMPACTOR_ADDR", s.RPC.CompactorAddr, &s.RPC.CompactorTarget},
 		{"rpc.people_target", "BUTLER_PEOPLE_ADDR", s.RPC.PeopleAddr, &s.RPC.PeopleTarget},
 	} {
 		if *t.target == "" {

@@ -18,18 +18,19 @@ import (
 type Settings struct {
 	// DataDir holds everything that a single machine keeps: the log, the SQLite database, keys. Absolute when it comes
 	// from Load or Defaults.
-	DataDir  string
-	HTTP     HTTP
-	Ops      Ops
-	NATS     NATS
-	Database Database
-	RPC      RPC
-	Model    Model
-	Turn     Turn
-	Accounts Accounts
-	Messages Messages
-	Approval Approval
-	Shell    Shell
+	DataDir    string
+	HTTP       HTTP
+	Ops        Ops
+	NATS       NATS
+	Database   Database
+	RPC        RPC
+	Model      Model
+	Compaction Compaction
+	Turn       Turn
+	Accounts   Accounts
+	Messages   Messages
+	Approval   Approval
+	Shell      Shell
 	// Language in which people are addressed who do not say: "en" or "zh".
 	Language  string
 	Log       Log
@@ -97,16 +98,18 @@ type Database struct {
 // RPC is gRPC between services.
 type RPC struct {
 	// Token is what services show each other; empty until `butler up` generates one.
-	Token          Secret
-	BrainAddr      string // host:port to listen on
-	BrainTarget    string // gRPC target to dial
-	RegistryAddr   string // host:port to listen on
-	RegistryTarget string // gRPC target to dial
-	ApprovalAddr   string // host:port to listen on
-	ApprovalTarget string // gRPC target to dial
-	PeopleAddr     string // host:port where the gateway listens for other services
-	PeopleTarget   string // gRPC target to dial
-	ShellAddr      string // host:port to listen on
+	Token           Secret
+	BrainAddr       string // host:port to listen on
+	BrainTarget     string // gRPC target to dial
+	RegistryAddr    string // host:port to listen on
+	RegistryTarget  string // gRPC target to dial
+	ApprovalAddr    string // host:port to listen on
+	ApprovalTarget  string // gRPC target to dial
+	PeopleAddr      string // host:port where the gateway listens for other services
+	PeopleTarget    string // gRPC target to dial
+	ShellAddr       string // host:port to listen on
+	CompactorAddr   string // host:port to listen on
+	CompactorTarget string // gRPC target to dial
 	// ShellTargets are the shell-runners, each host=target; the first is used when nobody says which.
 	ShellTargets []string
 	// TLSCert, TLSKey and TLSCA are PEM files for mutual TLS; all three or none.
@@ -130,6 +133,22 @@ type Model struct {
 
 // Demo says whether the built-in demo model answers.
 func (m Model) Demo() bool { return m.BaseURL == "" }
+
+// Compaction says when older messages are summarised, and by which model.
+type Compaction struct {
+	Enabled bool
+	// BaseURL, APIToken and Model of the endpoint that writes summaries; what is empty is the model's own.
+	BaseURL  string
+	APIToken Secret
+	Model    string
+	// ContextWindow of that model, in tokens; 0 means the model's own.
+	ContextWindow int
+	// TriggerMessages, TriggerChars and TriggerTokens are what a conversation may have beyond its last summary; 0 tokens
+	// mean half of the model's context window.
+	TriggerMessages, TriggerChars, TriggerTokens int
+	// RecentWindow is how many of the newest messages stay as they are.
+	RecentWindow int
+}
 
 // Turn limits how a message is answered.
 type Turn struct {

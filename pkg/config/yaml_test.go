@@ -69,7 +69,7 @@ func TestFilesThatAreRefused(t *testing.T) {
 		{"language: &a en\nlog: {format: *a}", "is an alias"},
 		{"? {a: b}\n: c", "key that is not a word"},
 		{"BUTLER_HTTP_ADDR: x", "its key here is http.addr"},
-		{"base_url: x", "did you mean model.base_url?"},
+		{"max_steps: x", "did you mean turn.max_steps?"},
 		{"zzzzzzzzzzzzzz: x", "docs/reference/settings.md"},
 		{"http:\n  <<: {addr: x}", "http.<< is not a setting"},
 		{"a\xff: b", "not UTF-8"},

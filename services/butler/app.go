@@ -101,7 +101,7 @@ the settings file. All settings: ` + "`butler config`" + `.`,
 	}
 	add("talk", a.chatCommand(), a.sessionsCommand(), a.approvalsCommand(), a.loginCommand(), a.logoutCommand())
 	add("manage", a.usersCommand(), a.tokensCommand(), a.passwordCommand())
-	add("run", a.upCommand(), a.gatewayCommand(), a.brainCommand(), a.registryCommand(), a.approvalCommand(), a.shellRunnerCommand())
+	add("run", a.upCommand(), a.gatewayCommand(), a.brainCommand(), a.registryCommand(), a.approvalCommand(), a.shellRunnerCommand(), a.compactorCommand())
 	add("operate", a.doctorCommand(), a.configCommand(), a.guardCommand(), a.auditCommand(), a.replayCommand(), a.natsConfigCommand(), a.versionCommand())
 	root.SetHelpCommandGroupID("operate")
 	root.SetCompletionCommandGroupID("operate")

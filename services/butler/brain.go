@@ -31,10 +31,12 @@ type thinker struct {
 	current atomic.Pointer[brain.Service]
 }
 
-// acting is what butler-brain needs to have commands run: who decides, and where they run.
+// acting is what butler-brain needs to have commands run and conversations compacted: who decides, where they run, and who
+// summarises.
 type acting struct {
-	approval butlerv1.ApprovalServiceClient
-	shells   brain.Shells
+	approval  butlerv1.ApprovalServiceClient
+	shells    brain.Shells
+	compactor butlerv1.CompactorServiceClient
 }
 
 // generation is one butler-brain and what belongs to it alone.
@@ -79,7 +81,7 @@ func (t *thinker) build(s config.Settings, replica string) (*generation, error) 
 		return nil, err
 	}
 	g.service, err = brain.New(brain.Deps{
-		Bus: t.bus, Model: g.model, Agents: t.agents, Approval: t.acting.approval, Shells: t.acting.shells, Settings: limits,
+		Bus: t.bus, Model: g.model, Agents: t.agents, Approval: t.acting.approval, Shells: t.acting.shells, Settings: limits, Compactor: t.acting.compactor,
 		Replica: replica, Log: t.p.log, Metrics: g.metrics,
 	})
 	if err != nil {

@@ -145,6 +145,10 @@ func (a *app) brainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			compactorConn, err := p.dial("compactor", s.RPC.CompactorTarget, nil)
+			if err != nil {
+				return err
+			}
 			shells, err := p.dialShells(nil, false)
 			if err != nil {
 				return err
@@ -154,7 +158,7 @@ func (a *app) brainCommand() *cobra.Command {
 				return err
 			}
 			svc, err := p.startBrain(b, butlerv1.NewRegistryServiceClient(registryConn),
-				acting{butlerv1.NewApprovalServiceClient(approvalConn), shells})
+				acting{butlerv1.NewApprovalServiceClient(approvalConn), shells, butlerv1.NewCompactorServiceClient(compactorConn)})
 			if err != nil {
 				return err
 			}

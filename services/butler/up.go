@@ -28,7 +28,7 @@ func (a *app) upCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "up",
 		Short: "Run everything in one process on this machine",
-		Long: `Runs the gateway, butler-brain, approval, shell-runner and agent-registry in one process, with a NATS server and SQLite
+		Long: `Runs the gateway, butler-brain, compactor, approval, shell-runner and agent-registry in one process, with a NATS server and SQLite
 inside, and says where to go and how to sign in. Everything is kept in the data folder (BUTLER_DATA_DIR).
 
 Shells need Linux, tmux and bash: elsewhere it runs without them and says so. Unless BUTLER_ALLOWED_USERS says
@@ -95,6 +95,10 @@ func (a *app) up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	compactorBus, err := p.connectBus(ctx, "compactor", server)
+	if err != nil {
+		return err
+	}
 	shellBus, err := p.connectBus(ctx, "shell", server)
 	if err != nil {
 		return err
@@ -117,6 +121,7 @@ func (a *app) up(ctx context.Context) error {
 	}
 
 	registryLocal, brainLocal, approvalLocal, peopleLocal := rpc.NewLocal(), rpc.NewLocal(), rpc.NewLocal(), rpc.NewLocal()
+	compactorLocal := rpc.NewLocal()
 	registryConn, err := p.dial("agent-registry", "", registryLocal)
 	if err != nil {
 		return err
@@ -131,6 +136,17 @@ func (a *app) up(ctx context.Context) error {
 	}
 	peopleConn, err := p.dial("gateway", "", peopleLocal)
 	if err != nil {
+		return err
+	}
+	compactorConn, err := p.dial("compactor", "", compactorLocal)
+	if err != nil {
+		return err
+	}
+	summaries, err := p.startCompactor(compactorBus)
+	if err != nil {
+		return err
+	}
+	if err := p.serveLocal("compactor-rpc", summaries, compactorLocal); err != nil {
 		return err
 	}
 	approvalClient := butlerv1.NewApprovalServiceClient(approvalConn)
@@ -162,7 +178,7 @@ func (a *app) up(ctx context.Context) error {
 	if err := p.serveLocal("registry-rpc", registry, registryLocal); err != nil {
 		return err
 	}
-	brain, err := p.startBrain(brainBus, butlerv1.NewRegistryServiceClient(registryConn), acting{approvalClient, shells})
+	brain, err := p.startBrain(brainBus, butlerv1.NewRegistryServiceClient(registryConn), acting{approvalClient, shells, butlerv1.NewCompactorServiceClient(compactorConn)})
 	if err != nil {
 		return err
 	}

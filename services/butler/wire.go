@@ -11,6 +11,7 @@ import (
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/config"
 	"github.com/butlerhub/butler/pkg/fault"
+	"github.com/butlerhub/butler/pkg/memory"
 	"github.com/butlerhub/butler/pkg/rpc"
 	"github.com/butlerhub/butler/pkg/storage"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
@@ -142,10 +143,15 @@ func systemPrompt(s config.Settings) (string, error) {
 // brainSettings are the limits of a turn.
 func brainSettings(s config.Settings) (brain.Settings, error) {
 	prompt, err := systemPrompt(s)
+	var compaction memory.Policy
+	// Asked for automatically only where there is a model that can write summaries.
+	if s.Compaction.Enabled && !summaryModel(s).Model.Demo() {
+		compaction = compactionPolicy(s)
+	}
 	return brain.Settings{
 		MaxSteps: s.Turn.MaxSteps, TurnTimeout: s.Turn.Timeout, ContextWindow: s.Model.ContextWindow,
 		Concurrency: s.Turn.MaxConcurrent, SystemPrompt: prompt, ModelTries: s.Model.Retries + 1,
-		CommandTimeout: s.Shell.CommandTimeout,
+		CommandTimeout: s.Shell.CommandTimeout, Compaction: compaction,
 	}, err
 }
 
