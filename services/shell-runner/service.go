@@ -8,7 +8,7 @@
 //   - inspect.go: the exact effect of a command line, here and now;
 //   - execute.go: taking a grant and running what it allows, once; open.go: what a crash left open;
 //   - stream.go: output on its way to people: redacted, without control sequences, in pieces;
-//   - control.go: slash commands; keys.go and input.go: what goes to the program in the foreground; mode.go;
+//   - control.go: slash commands, show.go: what they show; keys.go and input.go: what goes to the program in the foreground; mode.go;
 //   - skills.go and the skills;
 //   - idle.go: sessions that nobody uses;
 //   - shelllog.go: the log of commands in SQL.
