@@ -87,7 +87,7 @@ func checkStream(ctx context.Context, js jetstream.JetStream, want jetstream.Str
 	name := "stream " + want.Name
 	stream, err := js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fail(name, "start butler-brain (`butler up` or `butler brain`): it makes the streams", "it does not exist")
+		return fail(name, "start `butler up`, or the services: each makes the streams that it writes", "it does not exist")
 	}
 	if err != nil {
 		return warn(name, "ask with other credentials; the gateway's may see CHAT and DELTA", "it cannot be looked at: %v", err)

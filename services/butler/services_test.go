@@ -42,10 +42,11 @@ func TestServicesStartInAnyOrder(t *testing.T) {
 		"BUTLER_NATS_URL=nats://" + natsAddr, "BUTLER_DATABASE_URL=" + database,
 		"INTERNAL_SERVICE_TOKEN=" + strings.Repeat("t", 32), "BUTLER_BRAIN_ADDR=" + brainAddr, "BUTLER_REGISTRY_ADDR=" + registryAddr,
 		"BUTLER_PEOPLE_ADDR=" + freeAddr(t), "INITIAL_ADMIN_PASS=the first password",
+		"BUTLER_APPROVAL_ADDR=" + freeAddr(t), "BUTLER_SHELL_ADDR=" + freeAddr(t), "BUTLER_SHELL_HOST=host", "BUTLER_ALLOWED_USERS=1",
 	}
 	service := func(name string, more ...string) (*home, string, *daemon) {
-		ops := freeAddr(t)
-		h := newHome(t, append(append(common, "BUTLER_NATS_CREDENTIALS="+filepath.Join(dir, name+".nk"), "BUTLER_OPS_ADDR="+ops), more...)...)
+		ops, user := freeAddr(t), strings.TrimSuffix(name, "-runner")
+		h := newHome(t, append(append(common, "BUTLER_NATS_CREDENTIALS="+filepath.Join(dir, user+".nk"), "BUTLER_OPS_ADDR="+ops), more...)...)
 		return h, "http://" + ops, h.start(name)
 	}
 	httpAddr := freeAddr(t)
@@ -68,16 +69,21 @@ func TestServicesStartInAnyOrder(t *testing.T) {
 
 	_, brainOps, brain := service("brain")
 	natsServer(t, filepath.Join(dir, "nats-server.conf"))
+	shells, shellOps, runner := service("shell-runner")
+	shells.endShells()
 	_, registryOps, registry := service("registry")
-	for _, ops := range []string{registryOps, brainOps, gatewayOps} {
+	_, approvalOps, approvals := service("approval")
+	for _, ops := range []string{registryOps, brainOps, gatewayOps, approvalOps, shellOps} {
 		eventually(t, "all are ready", func() bool { status, _ := get(ops + "/ready"); return status == http.StatusOK })
 	}
 	h.more = append(h.more, "BUTLER_SERVER="+url)
 	h.ok("the first password\n", "login", "admin")
 	assert.Contains(t, h.ok("", "chat", "Hello"), "demo model")
+	assert.Contains(t, h.ok("", "chat", "/shell"), "on **host**")
+	assert.Contains(t, h.ok("", "chat", "echo hi"), "\nhi\n")
 	var replayed struct{ Events int }
 	h.json(&replayed, "", "replay")
-	assert.Equal(t, 2, replayed.Events)
+	assert.Equal(t, 6, replayed.Events)
 	r := h.run("", "doctor", "--json")
 	var findings []finding
 	require.NoError(t, json.Unmarshal([]byte(r.out), &findings), r.out)
@@ -86,7 +92,7 @@ func TestServicesStartInAnyOrder(t *testing.T) {
 	}
 	assert.Equal(t, checkOK, statusOf(findings, "stream CHAT"))
 
-	for _, d := range []*daemon{gateway, brain, registry} {
+	for _, d := range []*daemon{gateway, brain, registry, approvals, runner} {
 		d.stop()
 		assert.NotContains(t, d.stderr(), "Permissions Violation")
 	}
@@ -94,12 +100,13 @@ func TestServicesStartInAnyOrder(t *testing.T) {
 
 func TestServicesStopWhileTheyWait(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"gateway", "brain", "registry"} {
+	for _, name := range []string{"gateway", "brain", "registry", "approval", "shell-runner"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ops := freeAddr(t)
 			d := newHome(t, "BUTLER_NATS_URL=nats://127.0.0.1:1", "INTERNAL_SERVICE_TOKEN="+strings.Repeat("t", 32),
-				"BUTLER_OPS_ADDR="+ops, "BUTLER_BRAIN_ADDR=127.0.0.1:0", "BUTLER_REGISTRY_ADDR=127.0.0.1:0", "BUTLER_PEOPLE_ADDR=127.0.0.1:0").start(name)
+				"BUTLER_OPS_ADDR="+ops, "BUTLER_BRAIN_ADDR=127.0.0.1:0", "BUTLER_REGISTRY_ADDR=127.0.0.1:0",
+				"BUTLER_PEOPLE_ADDR=127.0.0.1:0", "BUTLER_APPROVAL_ADDR=127.0.0.1:0", "BUTLER_SHELL_ADDR=127.0.0.1:0").start(name)
 			eventually(t, "it waits", func() bool {
 				status, _ := get("http://" + ops + "/ready")
 				return status == http.StatusServiceUnavailable

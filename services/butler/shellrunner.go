@@ -120,6 +120,9 @@ func (p *process) newShell(b *bus.Bus, db *storage.DB, approval butlerv1.Approva
 	}
 	p.shellsFolder = dir
 	settings.Protected = append(settings.Protected, dir)
+	if filepath.Dir(dir) != s.DataDir {
+		p.onClose(func() { _ = os.Remove(dir) }) // it stays while a shell is in it
+	}
 	return shell.New(shell.Deps{
 		Bus: b, Approval: approval, Host: s.Shell.Host, State: shellState(s), DB: db, Redactor: ownSecrets(s, p.app.environ),
 		Tmux:     tmux.Config{Dir: dir, Account: account, Limits: tmux.DefaultLimits, MaxPerUser: s.Shell.MaxPerUser, MaxTotal: s.Shell.MaxTotal},
