@@ -332,7 +332,12 @@ func (s *Session) startFile() string {
 unset HISTFILE
 IFS= read -r __butler_n <@NONCE@
 __butler_x=$'\036' # between parts; a variable, since the functions' own text is in an answer too
+# What was typed while a program ran and did not read it is no command: it is thrown away.
 __butler_prompt() {
+	local __butler_t __butler_c=64
+	while ((__butler_c-- > 0)) && builtin read -t 0 __butler_t; do
+		builtin read -r -s -d '' -n 4096 -t 0.01 __butler_t || :
+	done </dev/tty
 	builtin printf '\033]133;%s;D;%s;%s\007' "$__butler_n" "$1" "${PWD@Q}" >/dev/tty
 }
 # The last argument of both functions is there to leave $_ as it was.

@@ -163,6 +163,12 @@ func readsTerminal(pid int, tty string) bool {
 	return false
 }
 
+// foreign says whether a process belongs to another user, so that it cannot be seen what it does.
+func foreign(pid int) bool {
+	owner, err := processOwner(pid)
+	return err == nil && os.Geteuid() != 0 && owner != uint32(os.Geteuid())
+}
+
 // process describes a program for people.
 func process(st procStat) Process {
 	p := Process{PID: st.pid, Name: st.name}
@@ -192,7 +198,7 @@ func (l look) judge(atPrompt bool) (state PtyState, password, raw bool, front []
 				return Idle, false, false, front
 			}
 			return Running, false, false, front
-		case !l.echo && l.shell.state == 'S', readsTerminal(l.shell.pid, l.tty): // read, read -s
+		case readsTerminal(l.shell.pid, l.tty): // read, read -s
 			return Blocked, !l.echo, false, front
 		case atPrompt: // between the mark and readline's own settings
 			return Idle, false, false, front
@@ -205,12 +211,13 @@ func (l look) judge(atPrompt bool) (state PtyState, password, raw bool, front []
 		return Running, false, true, front
 	}
 	for _, st := range front {
-		// A password prompt is told by the terminal alone: the program that asks may be out of sight (sudo, su).
-		if !l.echo && st.state == 'S' {
-			return Blocked, true, false, front
+		if st.state != 'S' {
+			continue
 		}
-		if st.state == 'S' && readsTerminal(st.pid, l.tty) {
-			return Blocked, false, false, front
+		// Who only sleeps with the echo off asks for nothing: what is typed then would be the shell's next command. A program
+		// of another user (sudo, su) cannot be looked into.
+		if readsTerminal(st.pid, l.tty) || !l.echo && foreign(st.pid) {
+			return Blocked, !l.echo, false, front
 		}
 	}
 	return Running, false, false, front

@@ -94,6 +94,14 @@ func (s *Session) settlePrompt(ctx context.Context) error {
 		return integrationLost(s.name)
 	case err != nil:
 		return err
+	case ph == phaseRunning && id == "":
+		// Something that was typed runs: what ends at once is not in the way.
+		short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		defer cancel()
+		if s.until(short, func() bool { return s.phase != phaseRunning }) == nil {
+			return s.settlePrompt(ctx)
+		}
+		return s.busy()
 	case id != "" || ph != phasePrompt && ph != phaseTyped:
 		return s.busy()
 	}
@@ -129,7 +137,14 @@ func (s *Session) ping(ctx context.Context) error {
 	s.mu.Lock()
 	pressed := s.pressed
 	s.mu.Unlock()
-	text, err := s.ask(ctx, "ping", "", time.Second)
+	var text string
+	var err error
+	// A question that comes while something still runs is thrown away with other typeahead: it is asked again.
+	for range 3 {
+		if text, err = s.ask(ctx, "ping", "", 500*time.Millisecond); err == nil || ctx.Err() != nil || s.Lost() != nil {
+			break
+		}
+	}
 	if err != nil {
 		return err
 	}
