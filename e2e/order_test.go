@@ -13,10 +13,10 @@ import (
 func TestStartOrder(t *testing.T) {
 	t.Parallel()
 	chance := random(t)
-	names := []string{"nats", "sql", "registry", "brain", "gateway"}
+	names := []string{"nats", "sql", "registry", "approval", "shell", "brain", "gateway"}
 	orders := [][]string{
-		{"brain", "gateway", "registry", "sql", "nats"}, // NATS last
-		{"gateway", "registry", "brain", "nats", "sql"}, // SQL last
+		{"brain", "gateway", "shell", "approval", "registry", "sql", "nats"}, // NATS last
+		{"gateway", "approval", "registry", "brain", "shell", "nats", "sql"}, // SQL last
 	}
 	for len(orders) < sample(3, 12) {
 		order := append([]string(nil), names...)
@@ -43,6 +43,10 @@ func TestStartOrder(t *testing.T) {
 					}
 				case "registry":
 					c.registries[0].start()
+				case "approval":
+					c.approvals[0].start()
+				case "shell":
+					c.shells[0].start()
 				case "brain":
 					for _, p := range c.brains {
 						p.start()

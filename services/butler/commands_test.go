@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/butlerhub/butler/pkg/bus"
+
 	"github.com/butlerhub/butler/services/butler/client"
 )
 
@@ -123,7 +125,7 @@ func TestNATSConfig(t *testing.T) {
 	dir := filepath.Join(h.dir, "nats")
 	var out struct{ Written []string }
 	h.json(&out, "", "nats-config", "--dir", dir)
-	assert.Len(t, out.Written, 5)
+	assert.Len(t, out.Written, len(bus.ServiceUsers())+2, "the configuration, a key for each, and that of the agents' account")
 	seeds := map[string]string{}
 	for _, file := range out.Written {
 		info, err := os.Stat(file)

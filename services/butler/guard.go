@@ -22,8 +22,12 @@ func (a *app) guardCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "guard",
 		Short: "See how the command guard judges command lines",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Long: `The guard reads a command line as bash would and says whether it runs, is asked for, or is refused. Its redaction takes
+secrets out of what commands print. Both can be tried here; nothing is run.`,
+		Example: `  butler guard check 'rm -rf build' 'git status'
+  butler guard redact 'password: hunter2hunter2'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.guardCheckCommand(), a.guardRedactCommand())
 	return cmd

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -328,6 +329,7 @@ func (p *process) welcome(ctx context.Context, s config.Settings, url, generated
 		}
 	}
 	fmt.Fprintf(p.app.out, "Butler is ready: %s — %s\n", url, howToSignIn(s, generated))
+	debug.FreeOSMemory() // what only starting needed
 	<-ctx.Done()
 	return nil
 }
