@@ -182,6 +182,8 @@ func TestTwoDistinctPeople(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, approval.Pending, edited.GetApproval().GetStatus())
 	require.NotEqual(t, b.GetDigest(), edited.GetApproval().GetDigest())
+	_, err = r.word("alice", b.GetCode(), true)
+	require.Equal(t, fault.NotFound, fault.CodeOf(err), "the code on the card that alice saw was of the text before the edit")
 	_, err = r.DecideApproval(r.ctx(), &butlerv1.DecideApprovalRequest{Id: b.GetId(), By: cast["alice"], Approved: true, Digest: b.GetDigest()})
 	require.Equal(t, fault.Conflict, fault.CodeOf(err), "alice saw the text before the edit")
 	last, err := r.DecideApproval(r.ctx(), &butlerv1.DecideApprovalRequest{

@@ -106,6 +106,7 @@ func (s *Service) apply(ctx context.Context, a *butlerv1.Approval, person *butle
 			return nil, err
 		}
 	}
+	edited := len(next.GetEdits()) > len(a.GetEdits())
 	word := &butlerv1.ApprovalDecision{
 		By: person, Approved: req.GetApproved(), Reason: cut(req.GetReason(), approval.MaxReason), Channel: req.GetChannel(),
 		At: timestamppb.New(now), Digest: next.GetDigest(), Message: message,
@@ -120,6 +121,9 @@ func (s *Service) apply(ctx context.Context, a *butlerv1.Approval, person *butle
 	}
 	next.Decisions = append(next.Decisions, word)
 	if missing(next) > 0 {
+		if edited { // the old code was said of another text
+			next.Code = s.book.newCode()
+		}
 		return next, nil
 	}
 	return next, s.approve(next, now)

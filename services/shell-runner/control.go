@@ -3,7 +3,13 @@ package shell
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -77,6 +83,11 @@ func (s *Service) Control(ctx context.Context, req *butlerv1.ControlRequest) (*b
 			return was.resp, was.err
 		}
 	}
+	if req.GetKey() != "" && acts(req.GetText()) && !s.noteControl(key) {
+		// Begun before, by this process or one before it, and nothing is known of its end.
+		return nil, fault.New(fault.Conflict, "%s", say(req.GetLanguage(), "it is not known whether this was done; it is not repeated by itself, /screen shows the terminal",
+			"无法确定是否已执行，不会自动重复；可用 /screen 查看终端"))
+	}
 	c := &control{Service: s, req: req, seat: seat, out: &butlerv1.ControlResponse{}}
 	if sess, err := s.tmux.Find(sessionUser(seat.person)); err == nil && sess.Lost() == nil {
 		c.sess = sess
@@ -89,7 +100,7 @@ func (s *Service) Control(ctx context.Context, req *butlerv1.ControlRequest) (*b
 	if err != nil {
 		c.out = nil
 	}
-	// What failed for a moment may be tried again; nothing of it was done.
+	// What failed for a moment may be tried again, if it does nothing to what runs.
 	if req.GetKey() != "" && (err == nil || fault.ClassOf(err) == fault.User) {
 		s.mu.Lock()
 		s.done[key] = controlled{at: s.now(), resp: c.out, err: err}
@@ -358,3 +369,41 @@ func (c *control) cancel(ctx context.Context) error {
 	}
 	return nil
 }
+
+// acts says whether a message does something to what runs, so that it must not be done twice.
+func acts(text string) bool {
+	word, _, _ := strings.Cut(strings.TrimSpace(text), " ")
+	switch {
+	case !strings.HasPrefix(word, "/") || strings.HasPrefix(word, "//"):
+		return true
+	default:
+		return word == "/key" || word == "/kill" || word == "/cancel"
+	}
+}
+
+// noteControl writes down that a call begins; false when it was begun before. The note outlives the process.
+func (s *Service) noteControl(key string) bool {
+	sum := sha256.Sum256([]byte(key))
+	f, err := os.OpenFile(filepath.Join(s.controlFolder(), hex.EncodeToString(sum[:16])), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return false
+	}
+	if err != nil {
+		s.log.Warn("a call could not be noted; it may be done twice after a restart", "error", err)
+		return true
+	}
+	_ = f.Close()
+	return true
+}
+
+// forgetNotes removes the notes of calls that nobody repeats any more.
+func (s *Service) forgetNotes() {
+	files, _ := os.ReadDir(s.controlFolder())
+	for _, f := range files {
+		if info, err := f.Info(); err == nil && s.now().Sub(info.ModTime()) > 2*time.Hour {
+			_ = os.Remove(filepath.Join(s.controlFolder(), f.Name()))
+		}
+	}
+}
+
+func (s *Service) controlFolder() string { return filepath.Join(s.state, "controls") }

@@ -403,3 +403,48 @@ func (fakeSkill) Execute(_ context.Context, in SkillContext) (SkillResult, error
 	}
 	return SkillResult{Text: in.Trigger + " password=hunter2hunter2"}, nil
 }
+
+// What does something to the terminal is done once, also when shell-runner was started anew in between.
+func TestAControlIsNotRepeatedAfterARestart(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.session()
+	req := &butlerv1.ControlRequest{Person: alice, Text: "/cancel", Key: "k1", Language: "en"}
+	first, err := r.Control(r.ctx(), req)
+	require.NoError(t, err)
+	again, err := r.Control(r.ctx(), req)
+	require.NoError(t, err)
+	require.Equal(t, first.GetText(), again.GetText())
+	r.restart()
+	_, err = r.Control(r.ctx(), req)
+	require.Equal(t, fault.Conflict, fault.CodeOf(err))
+	require.ErrorContains(t, err, "not known whether")
+	_, err = r.Control(r.ctx(), &butlerv1.ControlRequest{Person: alice, Text: "/pwd", Key: "k2", Language: "en"})
+	require.NoError(t, err)
+}
+
+// Several lines under a grant go to the program as long as it reads, and never to the shell behind it.
+func TestLinesAfterTheProgramsEndAreNotPassed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = r.Execute(r.ctx(), r.granted("head -1 >first"))
+	}()
+	defer func() { <-done }()
+	require.Eventually(t, func() bool {
+		st := stateOf(r.ctx(), r.session())
+		return st.State == tmux.Blocked
+	}, time.Minute, 5*time.Millisecond)
+	seen, err := r.Inspect(r.ctx(), &butlerv1.InspectRequest{Person: alice, Program: "head"})
+	require.NoError(t, err)
+	req := r.grant(seen.GetEffect(), seen.GetRisk())
+	req.Input = "one\ntouch evil\ntouch evil"
+	resp, err := r.Execute(r.ctx(), req)
+	require.NoError(t, err)
+	<-done
+	r.do("true")
+	require.Equal(t, "one\n", r.file("first"), resp)
+	require.NoFileExists(t, filepath.Join(r.dir, "home", "evil"))
+}

@@ -161,19 +161,47 @@ func (s *Service) typeInto(ctx context.Context, seat *seat, sess *tmux.Session, 
 func (s *Service) typeText(ctx context.Context, sess *tmux.Session, st tmux.State, text string) error {
 	single := viewers[st.Foreground.Name] && utf8.RuneCountInString(text) == 1
 	fullScreen := st.AlternateScreen && (text == "" || !strings.ContainsRune(":/?", rune(text[0])))
-	if single || fullScreen || strings.Contains(text, "\n") {
-		return sess.Type(ctx, text, !single && !fullScreen)
+	if single || fullScreen {
+		return sess.Type(ctx, text, false)
 	}
-	if text != "" {
-		if err := sess.Type(ctx, text, false); err != nil {
+	// A line at a time: the program may end by one of them, and what follows would be the shell's next command.
+	for n, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
+		if n > 0 && !s.readsOn(ctx, sess, st) {
+			return fault.New(fault.Conflict, "after %d lines %s does not read any more; the rest was not passed", n, st.Foreground.Name)
+		}
+		if line != "" {
+			if err := sess.Type(ctx, line, false); err != nil {
+				return err
+			}
+		}
+		after := stateOf(ctx, sess)
+		if after.Foreground.PID != st.Foreground.PID || after.ShellForeground && after.State != tmux.Blocked {
+			return sess.Keys(ctx, "C-u") // it ended, perhaps by this very text: what the prompt got of it is erased
+		}
+		if err := sess.Type(ctx, "", true); err != nil {
 			return err
 		}
 	}
-	after := stateOf(ctx, sess)
-	if after.Foreground.PID != st.Foreground.PID || after.ShellForeground && after.State != tmux.Blocked {
-		return sess.Keys(ctx, "C-u") // it ended, perhaps by this very text: what the prompt got of it is erased
+	return nil
+}
+
+// readsOn waits a moment for the program to read the next line, and says whether it is still there and does.
+func (s *Service) readsOn(ctx context.Context, sess *tmux.Session, was tmux.State) bool {
+	wait, cancel := context.WithTimeout(ctx, settleWait)
+	defer cancel()
+	for {
+		sess.Settle(wait, 10*time.Millisecond)
+		st := stateOf(ctx, sess)
+		if st.Foreground.PID != was.Foreground.PID || st.ShellForeground != was.ShellForeground {
+			return false
+		}
+		if st.State == tmux.Blocked || st.Mode == tmux.Interactive {
+			return true
+		}
+		if wait.Err() != nil {
+			return false
+		}
 	}
-	return sess.Type(ctx, "", true)
 }
 
 // readingWait is how long a program may take until it reads.

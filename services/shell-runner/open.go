@@ -27,9 +27,12 @@ const openSpan = 24 * time.Hour
 func (s *Service) openFolder() string { return filepath.Join(s.state, "open") }
 
 func (s *Service) prepare() error {
-	if err := os.MkdirAll(s.openFolder(), 0o700); err != nil {
-		return fault.Wrap(err, fault.Invalid, "the folder %s cannot be made", s.openFolder())
+	for _, dir := range []string{s.openFolder(), s.controlFolder()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fault.Wrap(err, fault.Invalid, "the folder %s cannot be made", dir)
+		}
 	}
+	s.forgetNotes()
 	return nil
 }
 
