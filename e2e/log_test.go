@@ -137,7 +137,7 @@ func fillLog(t *testing.T, dir string, handled, flood, own int, who *person, thr
 	defer server.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	defer cancel()
-	op := connectOperator(t, addr, password)
+	op := connectOperator(t, addr, nats.UserInfo("operator", password))
 	defer op.nc.Close()
 	var acks []jetstream.PubAckFuture
 	flush := func() {

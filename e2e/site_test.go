@@ -93,21 +93,20 @@ func (u *upSite) operator() *operator {
 	if err != nil {
 		u.site.t.Fatal(err)
 	}
-	return connectOperator(u.site.t, u.natsAddr, password)
+	return connectOperator(u.site.t, u.natsAddr, nats.UserInfo("operator", password))
 }
 
 // operator is a connection to NATS that may do everything, for tests that look into the log or write past the services.
 type operator struct {
-	url string
-	js  jetstream.JetStream
-	nc  *nats.Conn
+	js jetstream.JetStream
+	nc *nats.Conn
 }
 
-func connectOperator(t testing.TB, addr, password string) *operator {
+func connectOperator(t testing.TB, addr string, who nats.Option) *operator {
 	t.Helper()
-	o := &operator{url: "nats://operator:" + password + "@" + addr}
+	o := &operator{}
 	var err error
-	o.nc, err = nats.Connect(o.url, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+	o.nc, err = nats.Connect("nats://"+addr, who, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +150,6 @@ type cluster struct {
 	peopleAddrs []string
 	shell       string
 	shellDir    string // of the shell-runner, with a short path
-	operatorKey string
 }
 
 // newCluster makes two gateways, two brains, a registry and a NATS server, with rights as `butler nats-config` gives
@@ -162,12 +160,12 @@ func newCluster(t testing.TB, model *script, postgres *storagetest.Cluster, sett
 		site: &site{t: t, model: model}, dir: t.TempDir(), postgres: postgres, settings: settings,
 		token: strings.Repeat("internal-token.", 4), databaseURL: socketURL(postgres.NewDatabase(t)),
 		registry: freeAddr(t), approval: freeAddr(t), shell: freeAddr(t),
-		peopleAddrs: []string{freeAddr(t), freeAddr(t)}, operatorKey: "operator-of-the-test",
+		peopleAddrs: []string{freeAddr(t), freeAddr(t)},
 	}
 	c.nats = newProcess(t, "nats", natsServer(t), "-c", filepath.Join(c.dir, "nats", "nats-server.conf"))
 	c.nats.addr = freeAddr(t)
 	c.nats.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + c.dir}
-	writeNATSConfig(t, filepath.Join(c.dir, "nats"), c.nats.addr, c.operatorKey)
+	writeNATSConfig(t, filepath.Join(c.dir, "nats"), c.nats.addr)
 	c.registries = []*process{c.service("registry", "registry", "BUTLER_REGISTRY_ADDR="+c.registry)}
 	for range 2 {
 		c.addBrain()
@@ -256,7 +254,14 @@ func startCluster(t testing.TB, model *script, postgres *storagetest.Cluster, se
 }
 
 // operator connects to the NATS server as its operator.
-func (c *cluster) operator() *operator { return connectOperator(c.t, c.nats.addr, c.operatorKey) }
+func (c *cluster) operator() *operator {
+	c.t.Helper()
+	key, err := nats.NkeyOptionFromSeed(natsCredentials(c.dir, "operator"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return connectOperator(c.t, c.nats.addr, key)
+}
 
 // person is somebody with an account.
 type person struct {
