@@ -113,7 +113,11 @@ func idleConnections(ctx context.Context, r *rig, b *product, people []*person, 
 			connections[i] = ws
 			open.Add(1)
 			go func() {
-				_, _, _ = ws.Read(wait) // answers pings, until the end
+				for { // answers pings, until the end; the first frame says where the connection stands
+					if _, _, err := ws.Read(wait); err != nil {
+						break
+					}
+				}
 				open.Add(-1)
 			}()
 			return nil
