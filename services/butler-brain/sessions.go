@@ -66,9 +66,11 @@ type session struct {
 
 	mu      sync.Mutex
 	inbox   []*bus.Delivery
-	leaving bool   // its partition is another replica's now
-	stale   bool   // something was written beside its turns
-	running string // the turn that is being executed
+	leaving bool // its partition is another replica's now
+	stale   bool // something was written beside its turns
+	// doubtful says that this process may have missed something of the session: it is to be read anew.
+	doubtful bool
+	running  string // the turn that is being executed
 }
 
 func newSessions(s *Service) *sessions {
@@ -95,6 +97,9 @@ func (m *sessions) distrust() {
 	defer m.mu.Unlock()
 	ctx := m.ctx
 	for _, ss := range m.active {
+		ss.mu.Lock()
+		ss.doubtful = true // a delivery of it may be lost, and what comes next stands behind that
+		ss.mu.Unlock()
 		if unit := ss.runs(); unit != "" {
 			m.wg.Go(func() {
 				if err := m.s.exec.Cancel(ctx, unit); err != nil && ctx.Err() == nil {
@@ -359,6 +364,10 @@ func (m *sessions) read(ctx context.Context, h *history) error {
 // -1 when there is nothing to do.
 func (w *worker) step(ctx context.Context) time.Duration {
 	s := w.m.s
+	if w.ss.takeDoubt() {
+		w.h = nil // taken again, from the log
+		return 0
+	}
 	if w.ss.takeStale() {
 		w.fresh, w.h.stale = false, true
 	}
@@ -578,6 +587,15 @@ func (ss *session) takeStale() bool {
 	stale := ss.stale
 	ss.stale = false
 	return stale
+}
+
+// takeDoubt says whether the session is to be read anew since it was called last.
+func (ss *session) takeDoubt() bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	doubtful := ss.doubtful
+	ss.doubtful = false
+	return doubtful
 }
 
 func (ss *session) end() {
