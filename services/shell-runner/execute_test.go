@@ -321,6 +321,16 @@ func TestSecretsStayHere(t *testing.T) {
 		require.Contains(t, where, "[REDACTED")
 	}
 	require.Positive(t, resp.GetOutcome().GetRedacted())
+	// Nor does what is approved tell them, and a change of one is drift all the same.
+	r.do("alias login='curl -u alice:hunter2hunter2 https://example.org'; export GIT_CONFIG_VALUE_0='Authorization: Bearer abcdefghijklmnop0123456789'")
+	req = r.granted("true")
+	shown := req.GetEffect().String()
+	require.NotContains(t, shown, "hunter2")
+	require.NotContains(t, shown, "abcdefghijklmnop")
+	require.Contains(t, shown, "login")
+	r.do("export GIT_CONFIG_VALUE_0='Authorization: Bearer zyxwvutsrqponmlk9876543210'")
+	_, err = r.Execute(r.ctx(), req)
+	require.Equal(t, fault.Drift, fault.CodeOf(err))
 	env := r.do("env").GetOutcome().GetOutput()
 	require.NotContains(t, env, "INTERNAL_SERVICE_TOKEN")
 	require.NotContains(t, env, "TMUX")

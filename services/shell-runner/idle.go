@@ -19,10 +19,15 @@ const idleLook = time.Second
 func (s *Service) watchIdle(ctx context.Context) error {
 	tick := time.NewTicker(idleLook)
 	defer tick.Stop()
+	hourly := time.NewTicker(time.Hour)
+	defer hourly.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-hourly.C:
+			s.forgetNotes()
+			continue
 		case <-tick.C:
 		}
 		for _, sess := range s.tmux.Sessions() {

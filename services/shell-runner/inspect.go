@@ -12,6 +12,7 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"unicode/utf8"
 
@@ -19,6 +20,7 @@ import (
 
 	"github.com/butlerhub/butler/pkg/approval"
 	"github.com/butlerhub/butler/pkg/fault"
+	"github.com/butlerhub/butler/pkg/redact"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 	"github.com/butlerhub/butler/services/shell-runner/guard"
 	"github.com/butlerhub/butler/services/shell-runner/tmux"
@@ -74,8 +76,8 @@ func (s *Service) inspect(ctx context.Context, sess *tmux.Session, text string) 
 	})
 	effect := &butlerv1.Effect{
 		Version: 1, Kind: approval.KindCommand, Command: text, Dir: dir, Host: s.host, User: name,
-		Environment: maps.Clone(snap.Variables), Session: sess.Generation(),
-		Definitions: definitions(snap),
+		Environment: s.environment(snap), Session: sess.Generation(),
+		Definitions: s.definitions(snap),
 	}
 	for _, args := range seen.Commands {
 		effect.Argv = append(effect.Argv, &butlerv1.Argv{Args: args})
@@ -97,16 +99,31 @@ func (s *Service) inspect(ctx context.Context, sess *tmux.Session, text string) 
 	return effect, risk, nil
 }
 
-// definitions are what the shell's names mean, as far as that is not what everybody expects.
-func definitions(snap tmux.Snapshot) []*butlerv1.ShellDefinition {
+// environment gives the variables of an effect as they may be shown: an effect is kept in the log and told to everybody
+// who may decide it. The digest among the definitions covers their values.
+func (s *Service) environment(snap tmux.Snapshot) map[string]string {
+	out := map[string]string{}
+	for name, value := range snap.Variables {
+		if redact.Name(name) && value != "" {
+			out[name] = redact.Marker("secret")
+		} else {
+			out[name], _ = s.redactor.String(value)
+		}
+	}
+	return out
+}
+
+// definitions are what the shell's names mean, as far as that is not what everybody expects, as they may be shown.
+func (s *Service) definitions(snap tmux.Snapshot) []*butlerv1.ShellDefinition {
 	var out []*butlerv1.ShellDefinition
-	for _, name := range slices.Sorted(maps.Keys(snap.Aliases)) {
-		out = append(out, &butlerv1.ShellDefinition{Name: name, Kind: "alias", Text: snap.Aliases[name]})
+	for kind, texts := range map[string]map[string]string{"alias": snap.Aliases, "function": snap.Definitions} {
+		for _, name := range slices.Sorted(maps.Keys(texts)) {
+			text, _ := s.redactor.String(texts[name])
+			out = append(out, &butlerv1.ShellDefinition{Name: name, Kind: kind, Text: text})
+		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(snap.Definitions)) {
-		out = append(out, &butlerv1.ShellDefinition{Name: name, Kind: "function", Text: snap.Definitions[name]})
-	}
-	// Traps, options and key bindings too: a change of any of them is a change of what is approved.
+	slices.SortStableFunc(out, func(a, b *butlerv1.ShellDefinition) int { return strings.Compare(a.GetKind(), b.GetKind()) })
+	// All of it as it is, and variables, traps, options and key bindings: a change of any is a change of what is approved.
 	return append(out, &butlerv1.ShellDefinition{Kind: "digest", Text: snap.Digest})
 }
 
