@@ -278,47 +278,28 @@ func Consumers(stream string) []jetstream.ConsumerConfig {
 			MaxDeliver:     3, // best effort: butler-brain asks again as long as it is needed
 		}}
 	case ApprovalStream:
-		return []jetstream.ConsumerConfig{{
-			Durable:        ApprovalConsumer,
-			Description:    "Wakes who waits for a decision, and audits",
-			FilterSubjects: []string{"butler.approval.*", "butler.approval-use.*.*"},
-			AckPolicy:      jetstream.AckExplicitPolicy,
-			AckWait:        10 * time.Second,
-			MaxAckPending:  1000,
-			MaxDeliver:     -1,
-		}}
+		return []jetstream.ConsumerConfig{worker(ApprovalConsumer, "Wakes who waits for a decision, and audits", "butler.approval.*", "butler.approval-use.*.*")}
 	case TaskStream:
-		return []jetstream.ConsumerConfig{{
-			Durable:        TaskConsumer,
-			Description:    "Sets the timers of tasks, and wakes who waits for one",
-			FilterSubjects: []string{"butler.task.*.*"},
-			AckPolicy:      jetstream.AckExplicitPolicy,
-			AckWait:        10 * time.Second,
-			MaxAckPending:  1000,
-			MaxDeliver:     -1,
-		}}
+		return []jetstream.ConsumerConfig{worker(TaskConsumer, "Sets the timers of tasks, and wakes who waits for one", "butler.task.*.*")}
 	case ReportStream:
-		return []jetstream.ConsumerConfig{{
-			Durable:        ReportConsumer,
-			Description:    "Ends tasks by what their agents report",
-			FilterSubjects: []string{"butler.report.*.*.*"},
-			AckPolicy:      jetstream.AckExplicitPolicy,
-			AckWait:        10 * time.Second,
-			MaxAckPending:  1000,
-			MaxDeliver:     -1,
-		}}
+		return []jetstream.ConsumerConfig{worker(ReportConsumer, "Ends tasks by what their agents report", "butler.report.*.*.*")}
 	case ShellStream:
-		return []jetstream.ConsumerConfig{{
-			Durable:        ShellLogConsumer,
-			Description:    "Fills the shell log in SQL",
-			FilterSubjects: []string{"butler.shell.*.*"},
-			AckPolicy:      jetstream.AckExplicitPolicy,
-			AckWait:        10 * time.Second,
-			MaxAckPending:  1000,
-			MaxDeliver:     -1,
-		}}
+		return []jetstream.ConsumerConfig{worker(ShellLogConsumer, "Fills the shell log in SQL", "butler.shell.*.*")}
 	default:
 		return nil
+	}
+}
+
+// worker declares a consumer whose service works through a stream, and takes an item again 10 s after it was lost.
+func worker(durable, description string, filters ...string) jetstream.ConsumerConfig {
+	return jetstream.ConsumerConfig{
+		Durable:        durable,
+		Description:    description,
+		FilterSubjects: filters,
+		AckPolicy:      jetstream.AckExplicitPolicy,
+		AckWait:        10 * time.Second,
+		MaxAckPending:  1000,
+		MaxDeliver:     -1,
 	}
 }
 
