@@ -447,4 +447,11 @@ func TestLinesAfterTheProgramsEndAreNotPassed(t *testing.T) {
 	r.do("true")
 	require.Equal(t, "one\n", r.file("first"), resp)
 	require.NoFileExists(t, filepath.Join(r.dir, "home", "evil"))
+	var logged []entry
+	require.Eventually(t, func() bool {
+		logged, err = r.logbook.search(r.ctx(), logQuery{Person: alice.GetId(), Words: []string{"head <"}, Limit: 5})
+		return err == nil && len(logged) == 1
+	}, time.Minute, 10*time.Millisecond)
+	require.Contains(t, logged[0].Command, "touch evil", "what was to be passed is in the log")
+	require.True(t, logged[0].Approved)
 }

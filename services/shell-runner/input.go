@@ -142,6 +142,9 @@ func (s *Service) typeInto(ctx context.Context, seat *seat, sess *tmux.Session, 
 	case !s.granted(seat, sess, st, text):
 		return "", fault.New(fault.Forbidden, say(language, "passing input to %s needs an approval", "向 %s 传送输入需要审批"), st.Foreground.Name)
 	}
+	if err := s.logInput(ctx, seat, sess, st, text); err != nil {
+		return "", err
+	}
 	if err := s.typeText(ctx, sess, st, text); err != nil {
 		return "", err
 	}

@@ -65,6 +65,9 @@ func (s *Service) press(ctx context.Context, seat *seat, sess *tmux.Session, key
 	case keysNeedGrant(st, keys) && !s.hasGrant(seat, sess, st):
 		return "", fault.New(fault.Forbidden, say(language, "passing these keys to %s needs an approval", "向 %s 发送这些按键需要审批"), st.Foreground.Name)
 	}
+	if err := s.logInput(ctx, seat, sess, st, "/key "+strings.Join(keys, " ")); err != nil {
+		return "", err
+	}
 	if err := sess.Keys(ctx, keys...); err != nil {
 		return "", err
 	}

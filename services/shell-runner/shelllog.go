@@ -17,8 +17,10 @@ import (
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
+	"github.com/butlerhub/butler/pkg/redact"
 	"github.com/butlerhub/butler/pkg/storage"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
+	"github.com/butlerhub/butler/services/shell-runner/tmux"
 )
 
 //go:embed migrations/*.sql
@@ -202,4 +204,24 @@ func (s *Service) logCommand(ctx context.Context, j *job, end *butlerv1.Approval
 	if err != nil {
 		s.log.ErrorContext(ctx, "a command could not be logged", "approval", end.GetId(), "error", err)
 	}
+}
+
+// logInput appends what is about to be passed to a program to the stream SHELL, redacted; a password is not told. What
+// cannot be logged is not passed.
+func (s *Service) logInput(ctx context.Context, seat *seat, sess *tmux.Session, st tmux.State, text string) error {
+	if st.Password {
+		text = redact.Marker("password")
+	} else {
+		text, _ = s.redactor.String(text)
+	}
+	data, err := chat.Encode(&butlerv1.ShellLogged{
+		SessionId: sess.Generation(), Person: &butlerv1.Actor{Id: seat.person}, Command: st.Foreground.Name + " < " + text,
+		ExecutedAt: timestamppb.New(s.now()), Approved: s.hasGrant(seat, sess, st), Mode: string(tmux.Interactive), Status: approval.Ended, Dir: st.Dir,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = s.bus.Publish(ctx, bus.ShellStream,
+		bus.NewEvent(approval.TypeShell, s.bus.Source(), approval.ShellSubject(s.host, sess.Generation()), data))
+	return err
 }
