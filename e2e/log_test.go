@@ -29,7 +29,7 @@ func TestLargeLog(t *testing.T) {
 	const own = 1000     // of these: one person's conversation, questions and answers
 	events := handled + flood
 	model := startModel(t)
-	up := startUp(t, model)
+	up := startUp(t, model, "BUTLER_CONTEXT_COMPACTION_ENABLED=false")
 	who := up.people(1)[0]
 	thread := up.newThread(who)
 	before := up.connect(who)

@@ -31,12 +31,14 @@ func pieces(turns []turn, n, limit int) (out []string, held int) {
 	}
 	for held < n {
 		parts := turnParts(turns[held], limit, mostPieces)
-		count := 0
+		full, rest := len(out), used // pieces, and tokens in the one that is open, with these parts
 		for _, p := range parts {
-			count += p.tokens
+			if rest > 0 && rest+p.tokens > limit {
+				full, rest = full+1, 0
+			}
+			rest += p.tokens
 		}
-		// How many pieces there will be is known only roughly beforehand: so a piece is kept in reserve.
-		if held > 0 && len(out)+1+(used+count)/limit >= mostPieces {
+		if held > 0 && full+1 > mostPieces {
 			break
 		}
 		for _, p := range parts {
