@@ -96,7 +96,7 @@ func (s *site) checkFrames(d *device, c conditions, n *tally) {
 	pieces := map[string][]*frame{} // by stream
 	endAt := map[string]int{}       // by stream, where in frames
 	finalAt := map[string]int{}     // by local id
-	lastQuestion := map[int64]uint64{}
+	lastAnswer := map[int64]*frame{}
 	for i, f := range d.frames {
 		switch f.Type {
 		case "CHAT":
@@ -112,11 +112,11 @@ func (s *site) checkFrames(d *device, c conditions, n *tally) {
 			if len(finals[f.ReplyToLocalID]) == 0 {
 				finalAt[f.ReplyToLocalID] = i
 				// Questions of a conversation are answered in their order.
-				if f.ReplyTo < lastQuestion[f.ConversationID] {
-					wrong("out of order: the answer to %s (question %d) came after that to question %d",
-						f.ReplyToLocalID, f.ReplyTo, lastQuestion[f.ConversationID])
+				if last := lastAnswer[f.ConversationID]; last != nil && f.ReplyTo < last.ReplyTo {
+					wrong("out of order: the answer to %s (question %d, answer %d, connection %d) came after that to question %d (answer %d, connection %d)",
+						f.ReplyToLocalID, f.ReplyTo, f.ID, f.connection, last.ReplyTo, last.ID, last.connection)
 				}
-				lastQuestion[f.ConversationID] = f.ReplyTo
+				lastAnswer[f.ConversationID] = f
 			}
 			finals[f.ReplyToLocalID] = append(finals[f.ReplyToLocalID], f)
 		case "CHAT_STREAM":

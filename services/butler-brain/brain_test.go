@@ -234,6 +234,27 @@ func TestMessagesOfASessionAreAnsweredInOrder(t *testing.T) {
 	}
 }
 
+// A question whose delivery was lost with a connection is found in the log although this replica has written behind it.
+func TestALostDeliveryIsNotOvertaken(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	one := r.start("one")
+	r.outcome(r.ask("first"))
+	one.stop()
+	w := &worker{m: one.sessions, ss: &session{id: alice}, h: newHistory(alice), pin: "before", fresh: true, held: map[string][]*bus.Delivery{}}
+	require.NoError(t, w.h.load(r.ctx, r.bus, 1<<20))
+	lost := r.ask("lost")
+	ev, _, err := r.bus.Last(r.ctx, bus.ChatStream, lost.Filter())
+	require.NoError(t, err)
+	w.h.last = ev.Seq + 1 // as after an append of the turn before
+	ev, _, err = r.bus.Last(r.ctx, bus.ChatStream, r.ask("later").Filter())
+	require.NoError(t, err)
+	w.ss.inbox = []*bus.Delivery{{Stored: ev, First: true, Pin: "after"}}
+	w.collect()
+	require.Equal(t, lookAgain, w.step(r.ctx))
+	require.Equal(t, lost.ID, w.blind.turn)
+}
+
 func TestMemorySurvivesARestart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

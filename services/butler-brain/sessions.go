@@ -259,6 +259,7 @@ type worker struct {
 	m     *sessions
 	ss    *session
 	h     *history
+	epoch int // of sessions, when h was taken
 	pin   string
 	fresh bool // h holds everything of the log that this replica was not told of
 	marks int  // of sessions, when that was found
@@ -272,14 +273,8 @@ type worker struct {
 
 func (m *sessions) run(ctx context.Context, ss *session) {
 	w := &worker{m: m, ss: ss, held: map[string][]*bus.Delivery{}}
-	var epoch int
 	for {
 		w.collect()
-		if w.h == nil {
-			w.marks = m.marked()
-			w.h, epoch, w.fresh = m.take(ss.id, w.pin)
-			w.absorb()
-		}
 		again := w.step(ctx)
 		if ctx.Err() != nil {
 			w.release(0)
@@ -296,14 +291,14 @@ func (m *sessions) run(ctx context.Context, ss *session) {
 		if m.finished(ss) {
 			if w.fresh {
 				w.h.trim(m.s.settings.ContextWindow * keepText)
-				m.put(w.h, w.pin, epoch, w.marks)
+				m.put(w.h, w.pin, w.epoch, w.marks)
 			}
 			return
 		}
 	}
 }
 
-// collect takes what came in.
+// collect takes what came in, and the history when there is none.
 func (w *worker) collect() {
 	w.ss.mu.Lock()
 	inbox := w.ss.inbox
@@ -311,10 +306,9 @@ func (w *worker) collect() {
 	w.ss.mu.Unlock()
 	for _, d := range inbox {
 		if d.Pin != w.pin {
-			if w.h != nil {
-				w.fresh = false // another replica may have had the session in between
-			}
-			w.pin = d.Pin
+			// Another replica may have had the session in between, or what was delivered to this one was lost with its
+			// connection. That may stand before what was written here since: the history is taken anew.
+			w.h, w.pin = nil, d.Pin
 		}
 		turn, _, err := chat.ParseSubject(d.Subject)
 		if err != nil {
@@ -326,10 +320,11 @@ func (w *worker) collect() {
 			w.note(d)
 		}
 	}
-}
-
-// absorb notes everything held in a history that was just taken.
-func (w *worker) absorb() {
+	if w.h != nil {
+		return
+	}
+	w.marks = w.m.marked()
+	w.h, w.epoch, w.fresh = w.m.take(w.ss.id, w.pin)
 	for _, ds := range w.held {
 		for _, d := range ds {
 			w.note(d)

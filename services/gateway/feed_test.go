@@ -200,11 +200,23 @@ func TestAnAnswerWaitsForItsDeltasButNotForEver(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(began), holdFor-50*time.Millisecond)
 }
 
-func TestOtherTurnsDoNotWait(t *testing.T) {
+func TestOtherConversationsDoNotWait(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	var thread struct{ ID int64 }
 	r.call(r.admin, "POST", "/api/chat/threads", map[string]any{"title": "second"}).into(&thread)
+	require.Equal(t, []string{"m2", "m1"}, r.answeredAfterALoss(thread.ID))
+}
+
+func TestTheNextAnswerOfAConversationWaits(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	require.Equal(t, []string{"m1", "m2"}, r.answeredAfterALoss(0))
+}
+
+// answeredAfterALoss gives the order of two answers; of the first a delta is lost, and the second is asked in a conversation
+// of one's choice.
+func (r *rig) answeredAfterALoss(conversation int64) (order []string) {
 	held := make(chan struct{})
 	r.brain.answerWith(func(tk *talk) {
 		stream := tk.turn.ID + "-1-1"
@@ -219,14 +231,13 @@ func TestOtherTurnsDoNotWait(t *testing.T) {
 	})
 	c := r.admin.connect("")
 	c.say("m1", "slow")
-	c.send(map[string]any{"type": "CHAT", "local_id": "m2", "payload": "quick", "conversation_id": thread.ID})
-	var order []string
+	c.send(map[string]any{"type": "CHAT", "local_id": "m2", "payload": "quick", "conversation_id": conversation})
 	for len(order) < 2 {
 		if f := c.next(); f.Type == "CHAT_STREAM_END" {
 			order = append(order, f.ReplyToLocalID)
 		}
 	}
-	require.Equal(t, []string{"m2", "m1"}, order)
+	return order
 }
 
 func TestAnAbandonedStreamEndsFirst(t *testing.T) {

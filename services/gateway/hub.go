@@ -72,9 +72,11 @@ type stream struct {
 }
 
 type heldAnswer struct {
-	event  *event
-	timer  *time.Timer
-	waited int
+	event   *event
+	timer   *time.Timer
+	waited  int  // how often it went off
+	overdue bool // its deltas did not come
+	out     bool // it was delivered
 }
 
 func newHub(b *bus.Bus, w writer, log *slog.Logger, m *metrics) *hub {

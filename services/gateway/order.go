@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/butlerhub/butler/pkg/bus"
@@ -9,7 +10,7 @@ import (
 )
 
 // This file keeps the frames of one turn in order, though they come from two streams: a question before its deltas, an
-// answer after them. All of it runs under the hub's mutex but where the log is asked.
+// answer after them; and the answers of a conversation in theirs. All of it runs under the hub's mutex but where the log is asked.
 
 // stopHoldingDeltas dispatches the deltas that wait for a question that did not come, unless it is in the log and only
 // this gateway is late.
@@ -78,17 +79,14 @@ func (h *hub) delta(a *audience, ev *event) {
 		st.last = max(st.last, ev.index)
 		h.emit(a, h.writer.frame(ev, a.cursor()))
 	}
-	for i, held := range a.answers {
-		if held.event.key == ev.key && p.complete(held.event) && held.event.replyTo != 0 {
-			h.release(a, i)
-			break
-		}
+	if len(a.answers) > 0 {
+		h.releaseAnswers(a)
 	}
 }
 
-// answer dispatches an answer, or holds it until its deltas were dispatched.
+// answer dispatches an answer, or holds it until its deltas and the conversation's answers before it were dispatched.
 func (h *hub) answer(a *audience, ev *event) {
-	if a.progress(ev.key).complete(ev) && ev.replyTo != 0 {
+	if len(a.answers) == 0 && a.due(ev) {
 		h.deliver(a, ev)
 		return
 	}
@@ -99,6 +97,28 @@ func (h *hub) answer(a *audience, ev *event) {
 	if ev.replyTo == 0 {
 		go h.findQuestion(a, held)
 	}
+	h.releaseAnswers(a)
+}
+
+// due says whether everything that belongs before an answer is known and was dispatched.
+func (a *audience) due(ev *event) bool { return ev.replyTo != 0 && a.progress(ev.key).complete(ev) }
+
+// releaseAnswers delivers the held answers that need not wait any more.
+func (h *hub) releaseAnswers(a *audience) {
+	waiting := map[chat.Session]bool{}
+	for i := 0; i < len(a.answers); {
+		held := a.answers[i]
+		session := held.event.turn.Session
+		if waiting[session] || !held.overdue && !a.due(held.event) {
+			waiting[session] = true
+			i++
+			continue
+		}
+		a.answers = slices.Delete(a.answers, i, i+1)
+		held.timer.Stop()
+		held.out = true
+		h.deliver(a, held.event)
+	}
 }
 
 // findQuestion looks up the question of an answer that was asked before this gateway began to follow.
@@ -106,14 +126,9 @@ func (h *hub) findQuestion(a *audience, held *heldAnswer) {
 	seq, _ := h.questionOf(held.event.turn) // without it the answer does not say which message it answers
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i, other := range a.answers {
-		if other != held {
-			continue
-		}
-		if held.event.replyTo = seq; seq != 0 && a.progress(held.event.key).complete(held.event) {
-			h.release(a, i)
-		}
-		return
+	if !held.out {
+		held.event.replyTo = seq
+		h.releaseAnswers(a)
 	}
 }
 
@@ -135,26 +150,18 @@ func (h *hub) giveUpWaiting(a *audience, held *heldAnswer) {
 	last, found, err := h.bus.Last(ctx, bus.DeltaStream, held.event.turn.Delta())
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i, other := range a.answers {
-		if other != held {
-			continue
-		}
-		if held.waited++; (err != nil || found && last.Seq > h.at.delta) && held.waited < maxHolds {
-			held.timer.Reset(holdFor)
-			return
-		}
-		h.metrics.incomplete.Inc()
-		h.release(a, i)
+	if held.out || h.people[a.person] != a {
 		return
 	}
-}
-
-// release delivers the held answer at i.
-func (h *hub) release(a *audience, i int) {
-	held := a.answers[i]
-	held.timer.Stop()
-	a.answers = append(a.answers[:i:i], a.answers[i+1:]...)
-	h.deliver(a, held.event)
+	if held.waited++; (err != nil || found && last.Seq > h.at.delta) && held.waited < maxHolds {
+		held.timer.Reset(holdFor)
+		return
+	}
+	if !a.due(held.event) {
+		h.metrics.incomplete.Inc()
+	}
+	held.overdue = true
+	h.releaseAnswers(a)
 }
 
 // deliver dispatches an answer: first the ends of the turn's other streams, then the message, then the end of its own.
