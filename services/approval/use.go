@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/butlerhub/butler/pkg/approval"
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/chat"
@@ -17,12 +19,16 @@ func (s *Service) ConfirmUse(ctx context.Context, req *butlerv1.ConfirmUseReques
 	if !approval.ValidHost(req.GetHost()) || req.GetSeq() == 0 {
 		return nil, fault.New(fault.Invalid, "a use is named by its approval, host and sequence")
 	}
-	a, _, err := s.load(ctx, req.GetId())
-	if err != nil {
-		return nil, err
-	}
-	use, err := s.use(ctx, req)
-	if err != nil {
+	// All at once: a person waits, and each is a look into the log or a wait for it. The link of the audit chain is of an
+	// event that is in the log already, whatever this decides.
+	var a *butlerv1.Approval
+	var use *butlerv1.ApprovalUse
+	var uncovered error
+	var g errgroup.Group
+	g.Go(func() error { uncovered = s.chain.cover(ctx, req.GetSeq()); return nil })
+	g.Go(func() (err error) { a, _, err = s.load(ctx, req.GetId()); return err })
+	g.Go(func() (err error) { use, err = s.use(ctx, req); return err })
+	if err := g.Wait(); err != nil {
 		return nil, err
 	}
 	switch {
@@ -38,8 +44,8 @@ func (s *Service) ConfirmUse(ctx context.Context, req *butlerv1.ConfirmUseReques
 	if err := s.stillAllowed(ctx, a); err != nil {
 		return nil, err
 	}
-	if err := s.chain.cover(ctx, req.GetSeq()); err != nil {
-		return nil, fault.Wrap(err, fault.Unavailable, "it could not be written to the audit chain, so it does not happen")
+	if uncovered != nil {
+		return nil, fault.Wrap(uncovered, fault.Unavailable, "it could not be written to the audit chain, so it does not happen")
 	}
 	return &butlerv1.ConfirmUseResponse{}, nil
 }

@@ -305,6 +305,8 @@ func (s *Service) run(ctx context.Context, j *job, sess *tmux.Session, unlock fu
 			s.finish(j, approval.Unknown, s.outcomeOf(j, outcome, s.now().Sub(began)), "the session was lost while it ran")
 		case outcome.Finished:
 			s.finish(j, approval.Ended, s.outcomeOf(j, outcome, outcome.Duration), "")
+			// What the next command is judged by, while nobody waits for it. It is asked again if this fails.
+			_, _ = sess.Snapshot(limit)
 		default:
 			j.out.flush() // it goes on: its end is an event
 		}

@@ -78,13 +78,13 @@ func (c *control) compact(ctx context.Context) error {
 		p.Interactive = &name
 	}
 	note := ""
-	snap, err := c.sess.Snapshot(ctx)
+	names, err := c.sess.Environment(ctx)
 	if _, busy := errors.AsType[*tmux.BusyError](err); busy {
 		note = c.say("The names of its variables can be read once the shell is at its prompt.", "shell 回到提示符后才能读取变量名。")
 	} else if err != nil {
 		return err
 	} else {
-		p.Env = snap.Environment
+		p.Env = names
 	}
 	shown, err := c.sess.Screen(ctx, false)
 	if err != nil {

@@ -122,3 +122,22 @@ func BenchmarkStart(b *testing.B) {
 		b.StartTimer()
 	})
 }
+
+// BenchmarkSnapshot measures a look at what changes the meaning of commands: there are two for each command.
+func BenchmarkSnapshot(b *testing.B) {
+	s := open(b, Config{}).session("17")
+	for _, again := range []bool{false, true} {
+		b.Run(map[bool]string{false: "asked", true: "unchanged"}[again], func(b *testing.B) {
+			for b.Loop() {
+				if !again {
+					s.mu.Lock()
+					s.stir()
+					s.mu.Unlock()
+				}
+				if _, err := s.Snapshot(within(b)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

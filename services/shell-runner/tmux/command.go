@@ -150,8 +150,7 @@ type Snapshot struct {
 	Functions   []string          // names
 	Definitions map[string]string // of the functions, as bash prints them
 	// Variables are those that change what commands mean (PATH, LD_PRELOAD, …), where they are set, with their values.
-	Variables   map[string]string
-	Environment []string // names of exported variables
+	Variables map[string]string
 	// Digest covers aliases, functions, traps, options and key bindings, whole: when it differs, a text may mean
 	// something else.
 	Digest    string

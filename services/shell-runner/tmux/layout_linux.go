@@ -359,26 +359,28 @@ __butler_query() {
 		esac
 		;;
 	snapshot)
+		# Each line that a builtin prints is a system call that may wake the reader: so options are asked of variables.
 		__butler_r=$(
-			builtin alias -p || :
-			builtin printf %s "$__butler_x"; builtin declare -F || :
-			builtin printf %s "$__butler_x"; builtin compgen -e || :
-			builtin printf %s "$__butler_x"
-			(
-				builtin set -f
-				IFS=$'\n'
-				for __butler_w in $(builtin compgen -A function); do
-					builtin printf '%s\035' "$__butler_w"; builtin declare -f -- "$__butler_w"; builtin printf '\034'
-				done
-			)
+			builtin printf '%s\n%s\n' "$SHELLOPTS" "$BASHOPTS"
+			builtin trap -p || :; builtin bind -s || :; builtin bind -X || :; builtin umask || :; builtin enable -n || :
 			builtin printf %s "$__butler_x"
 			for __butler_w in @VARIABLES@; do
 				[[ -z ${!__butler_w+x} ]] || builtin printf '%s\035%s\034' "$__butler_w" "${!__butler_w}"
 			done
-			builtin printf %s "$__butler_x"; builtin trap -p || :; builtin set +o || :; builtin shopt -p || :
-			builtin bind -s || :; builtin bind -X || :; builtin umask || :; builtin enable -n || :
+			builtin printf %s "$__butler_x"; builtin declare -F || :
+			builtin printf %s "$__butler_x"; builtin alias -p || :
 		)
 		;;
+	functions)
+		__butler_r=$(
+			builtin set -f
+			IFS=$'\n'
+			for __butler_w in $(builtin compgen -A function); do
+				builtin printf '%s\035' "$__butler_w"; builtin declare -f -- "$__butler_w"; builtin printf '\034'
+			done
+		)
+		;;
+	environment) __butler_r=$(builtin compgen -e || :) ;;
 	jobs) __butler_r=$(builtin jobs -l || :) ;;
 	ping) __butler_r=$(builtin bind -v || :) ;;
 	esac 2>/dev/null

@@ -5,10 +5,15 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/butlerhub/butler/pkg/fault"
 )
@@ -25,7 +30,7 @@ var queryKey = []byte("\x1b[7731~")
 // ask puts a question to the shell, which answers by a mark; nothing shows on the screen. s.op is held.
 func (s *Session) ask(ctx context.Context, kind, word string, wait time.Duration) (string, error) {
 	id := newNonce()[:16]
-	if err := s.writeFile(fileQuery, id+"\n"+kind+"\n"+word+"\n", 0o640); err != nil {
+	if err := s.writeQuestion(id + "\n" + kind + "\n" + word + "\n"); err != nil {
 		return "", err
 	}
 	ch := make(chan string, 1)
@@ -53,9 +58,24 @@ func (s *Session) ask(ctx context.Context, kind, word string, wait time.Duration
 		return text, nil
 	case <-t.C:
 		return "", integrationLost(s.name)
+	case <-s.quit:
+		return "", sessionNotFound(s.name, errors.New("it is being closed"))
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}
+}
+
+// writeQuestion writes over the question before: the shell reads three lines, and only when it is told to.
+func (s *Session) writeQuestion(text string) error {
+	f, err := os.OpenFile(s.path(fileQuery), os.O_WRONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return s.writeFile(fileQuery, text, 0o640)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
 }
 
 func (s *Session) query(ctx context.Context, kind, word string) (string, error) {
@@ -82,61 +102,112 @@ func (s *Session) Resolve(ctx context.Context, word string) (Resolution, error) 
 }
 
 // Snapshot gives what in the shell changes the meaning of commands: compare two Digests to notice a change. Only at the
-// prompt, as Resolve.
+// prompt, as Resolve. The shell is not asked again while nothing can have changed since it was; what is given is shared
+// and not to be changed.
 func (s *Session) Snapshot(ctx context.Context) (Snapshot, error) {
-	text, err := s.query(ctx, "snapshot", "")
+	if seen, _ := s.lookedAt(); seen != nil {
+		return *seen, nil
+	}
+	release, err := s.atPrompt(ctx)
 	if err != nil {
 		return Snapshot{}, err
 	}
-	parts := strings.Split(text, "\x1e")
-	snap := Snapshot{Aliases: map[string]string{}, Definitions: map[string]string{}, Variables: map[string]string{}, Truncated: len([]rune(text)) >= maxAnswer}
-	part := func(i int) string {
-		if i < len(parts) {
-			return parts[i]
-		}
-		return ""
+	defer release()
+	seen, stirred := s.lookedAt()
+	if seen != nil { // somebody else asked meanwhile
+		return *seen, nil
 	}
-	parseAliases(part(0), snap.Aliases)
-	for line := range strings.Lines(part(1)) { // "declare -f name", "declare -fx name"
+	text, err := s.ask(ctx, "snapshot", "", queryWait)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	long := func(answer string) bool { return utf8.RuneCountInString(answer) >= maxAnswer }
+	snap := Snapshot{Aliases: map[string]string{}, Definitions: map[string]string{}, Variables: map[string]string{}, Truncated: long(text)}
+	parts := slices.Grow(strings.SplitN(text, "\x1e", 4), 4)[:4] // options, variables, names of functions, aliases
+	for entry := range strings.SplitSeq(parts[1], "\x1c") {
+		if name, value, ok := strings.Cut(entry, "\x1d"); ok {
+			snap.Variables[name] = value
+		}
+	}
+	for line := range strings.Lines(parts[2]) { // "declare -f name", "declare -fx name"
 		f := strings.Fields(line)
 		if len(f) == 3 && !strings.HasPrefix(f[2], "__butler_") {
 			snap.Functions = append(snap.Functions, f[2])
 		}
 	}
-	for line := range strings.Lines(part(2)) {
-		// readline's own are there only while a question is answered
-		if name := strings.TrimSpace(line); name != "" && !strings.HasPrefix(name, "READLINE_") {
-			snap.Environment = append(snap.Environment, name)
+	slices.Sort(snap.Functions)
+	bodies := ""
+	if len(snap.Functions) > 0 || snap.Truncated { // most shells have none, and asking takes the shell two more processes
+		if bodies, err = s.ask(ctx, "functions", "", queryWait); err != nil {
+			return Snapshot{}, err
 		}
+		snap.Truncated = snap.Truncated || long(bodies)
 	}
-	for entry := range strings.SplitSeq(part(3), "\x1c") {
+	for entry := range strings.SplitSeq(bodies, "\x1c") {
 		if name, text, ok := strings.Cut(entry, "\x1d"); ok && !strings.HasPrefix(name, "__butler_") {
 			snap.Definitions[name] = strings.TrimSpace(text)
 		}
 	}
-	for entry := range strings.SplitSeq(part(4), "\x1c") {
-		if name, value, ok := strings.Cut(entry, "\x1d"); ok {
-			snap.Variables[name] = value
-		}
-	}
-	slices.Sort(snap.Functions)
-	slices.Sort(snap.Environment)
+	parseAliases(parts[3], snap.Aliases)
 	h := sha256.New()
-	names := make([]string, 0, len(snap.Aliases))
-	for n := range snap.Aliases {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	for _, n := range names {
+	for _, n := range slices.Sorted(maps.Keys(snap.Aliases)) { // bash gives them in no order
 		h.Write([]byte(n + "\x1d" + snap.Aliases[n] + "\x1c"))
 	}
-	for i, p := range parts {
-		if i != 0 && i != 2 {
-			h.Write([]byte("\x1e" + p))
-		}
+	for _, part := range append(parts[:3], bodies) {
+		h.Write([]byte("\x1e" + part))
 	}
 	snap.Digest = hex.EncodeToString(h.Sum(nil))
+	if still(parts[0]) {
+		s.mu.Lock()
+		if s.stirred == stirred {
+			s.seen = &snap
+		}
+		s.mu.Unlock()
+	}
 	return snap, nil
+}
+
+// still says whether a shell stays as it is until a command is run in it, by the part of its answer that tells traps,
+// which signals run, and key bindings, which keys run: it has none but ours.
+func still(settings string) bool {
+	for line := range strings.Lines(settings) {
+		if strings.HasPrefix(line, "trap ") || strings.HasPrefix(line, `"`) && !strings.Contains(line, "__butler_query") {
+			return false
+		}
+	}
+	return true
+}
+
+// lookedAt gives what the shell is known to be, nil when it is to be asked, and how often it was stirred.
+func (s *Session) lookedAt() (*Snapshot, uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lost != nil || s.phase != phasePrompt || s.pressed != s.taken {
+		return nil, s.stirred
+	}
+	return s.seen, s.stirred
+}
+
+// stir notes that something may have changed in the shell. s.mu is held.
+func (s *Session) stir() {
+	s.stirred++
+	s.seen = nil
+}
+
+// Environment gives the names of the shell's exported variables, sorted. Only at the prompt, as Resolve.
+func (s *Session) Environment(ctx context.Context) ([]string, error) {
+	text, err := s.query(ctx, "environment", "")
+	if err != nil {
+		return nil, err
+	}
+	names := []string{}
+	for name := range strings.FieldsSeq(text) {
+		if !strings.HasPrefix(name, "READLINE_") { // readline's own are there only while a question is answered
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
 }
 
 // parseAliases reads the output of alias -p: alias name='text', where the text may have several lines.

@@ -108,6 +108,8 @@ type Session struct {
 	replies    map[string]chan string
 	pressed    uint64 // how often keys were sent, and how many of these times readline is known to have taken in
 	taken      uint64
+	stirred    uint64    // grows when something may have changed in the shell: keys, a command that began or ended
+	seen       *Snapshot // as the shell is since then
 	lost       error
 }
 
@@ -173,6 +175,7 @@ func (s *Session) until(ctx context.Context, ok func() bool) error {
 func (s *Session) setPhase(p phase) {
 	if s.phase != p {
 		s.phase, s.phaseSince = p, time.Now()
+		s.stir()
 	}
 }
 

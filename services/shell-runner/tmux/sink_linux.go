@@ -59,6 +59,9 @@ func (m *marks) private(mode int, on bool) {
 
 func (m *marks) mark(kind byte, fields string) {
 	s := (*Session)(m)
+	if kind == markStarted || kind == markMore || kind == markFinished {
+		s.stir()
+	}
 	switch kind {
 	case markStarted:
 		s.background, s.ready = false, false

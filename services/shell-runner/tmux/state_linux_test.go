@@ -4,6 +4,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -173,8 +174,11 @@ func TestWhatAWordMeans(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"ll": "ls -l", "multi": "a\nb'c"}, snap.Aliases)
 	require.Equal(t, []string{"exported", "f"}, snap.Functions)
-	require.Contains(t, snap.Environment, "ZED")
 	require.False(t, snap.Truncated)
+	require.Contains(t, snap.Definitions["f"], "f ()")
+	names, err := s.Environment(within(t))
+	require.NoError(t, err)
+	require.Contains(t, names, "ZED")
 	run(t, s, "cd /; x=1; ls >/dev/null")
 	same, err := s.Snapshot(within(t))
 	require.NoError(t, err)
@@ -198,4 +202,42 @@ func TestWhatAWordMeans(t *testing.T) {
 	for _, e := range r.events {
 		require.NotEqual(t, EventOutput, e.Kind, "%q", e.Output.Data)
 	}
+}
+
+// The shell is asked again only when something can have changed: what was noticed is noticed still.
+func TestAShellThatIsStillIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{}).session("17")
+	first, err := s.Snapshot(within(t))
+	require.NoError(t, err)
+	seen, _ := s.lookedAt()
+	require.NotNil(t, seen)
+	again, err := s.Snapshot(within(t))
+	require.NoError(t, err)
+	require.Equal(t, first, again)
+	// A trap changes the shell while nothing is typed: such a shell is asked each time.
+	run(t, s, "trap 'alias ls=evil' USR1")
+	trapped, err := s.Snapshot(within(t))
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(s.shellPID, syscall.SIGUSR1))
+	require.Eventually(t, func() bool {
+		next, err := s.Snapshot(within(t))
+		return err == nil && next.Digest != trapped.Digest && next.Aliases["ls"] == "evil"
+	}, 10*time.Second, 5*time.Millisecond)
+	run(t, s, "trap - USR1; unalias ls")
+	// Whoever else types is noticed.
+	quiet, err := s.Snapshot(within(t))
+	require.NoError(t, err)
+	_, err = s.do(within(t), "send-keys -t "+pane+" \"alias ls=evil\" Enter")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		next, err := s.Snapshot(within(t))
+		return err == nil && next.Digest != quiet.Digest && next.Aliases["ls"] == "evil"
+	}, 10*time.Second, 5*time.Millisecond)
+	// A question that keys were sent before is asked after them.
+	require.NoError(t, s.Type(within(t), "alias ls=typed", true))
+	require.Eventually(t, func() bool {
+		next, err := s.Snapshot(within(t))
+		return err == nil && next.Aliases["ls"] == "typed"
+	}, 10*time.Second, 5*time.Millisecond)
 }

@@ -60,8 +60,9 @@ func (*Session) Foreground(context.Context) (Process, error)   { return Process{
 func (*Session) Resolve(context.Context, string) (Resolution, error) {
 	return Resolution{}, ErrUnsupported
 }
-func (*Session) Snapshot(context.Context) (Snapshot, error) { return Snapshot{}, ErrUnsupported }
-func (*Session) Jobs(context.Context) ([]Job, error)        { return nil, ErrUnsupported }
-func (*Session) KillForeground(context.Context) error       { return ErrUnsupported }
-func (*Session) Restart(context.Context) error              { return ErrUnsupported }
-func (*Session) Close(context.Context) error                { return ErrUnsupported }
+func (*Session) Environment(context.Context) ([]string, error) { return nil, ErrUnsupported }
+func (*Session) Snapshot(context.Context) (Snapshot, error)    { return Snapshot{}, ErrUnsupported }
+func (*Session) Jobs(context.Context) ([]Job, error)           { return nil, ErrUnsupported }
+func (*Session) KillForeground(context.Context) error          { return ErrUnsupported }
+func (*Session) Restart(context.Context) error                 { return ErrUnsupported }
+func (*Session) Close(context.Context) error                   { return ErrUnsupported }
