@@ -62,7 +62,7 @@ func (c commands) perCommand() float64 {
 
 // moments is when the log stored the events of one command.
 type moments struct {
-	asked, request, decided, taken, link, ended, answer time.Time
+	asked, request, decided, woken, resumed, taken, link, ended, answer time.Time
 }
 
 // way reads the log of what was measured, and gives what adds a table of when which event was stored.
@@ -86,6 +86,12 @@ func (c *shellCase) way(ctx context.Context) (func(*report), error) {
 			switch kind {
 			case chat.Asked:
 				at.asked = meta.Timestamp
+			case chat.Signal:
+				at.woken, at.resumed = meta.Timestamp, time.Time{}
+			case chat.Step:
+				if at.resumed.IsZero() {
+					at.resumed = meta.Timestamp
+				}
 			case chat.Answer:
 				at.answer = meta.Timestamp
 			}
@@ -142,6 +148,8 @@ func (c *shellCase) tellWay(out *report, kase string, of *commands, byAction map
 		{"request", func(_ command, m *moments) time.Time { return m.request }},
 		{"card", func(one command, _ *moments) time.Time { return one.card }},
 		{"decided", func(_ command, m *moments) time.Time { return m.decided }},
+		{"woken", func(_ command, m *moments) time.Time { return m.woken }},
+		{"resumed", func(_ command, m *moments) time.Time { return m.resumed }},
 		{"taken", func(_ command, m *moments) time.Time { return m.taken }},
 		{"audit link", func(_ command, m *moments) time.Time { return m.link }},
 		{"output", func(one command, _ *moments) time.Time { return one.output }},
