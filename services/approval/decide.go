@@ -90,6 +90,9 @@ func (s *Service) decide(ctx context.Context, req *butlerv1.DecideApprovalReques
 			return nil, err
 		}
 		s.changed(ctx, next, stored)
+		if next.GetStatus() != approval.Pending {
+			_ = s.wakeDecided(ctx, next) // at once; who acts on changes does it again, under the same id
+		}
 		return next, nil
 	}
 	return nil, fault.New(fault.Unavailable, "too many people decide this at the same moment; try again")

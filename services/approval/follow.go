@@ -64,10 +64,15 @@ func (s *Service) act(ctx context.Context, a *butlerv1.Approval) error {
 		ev := bus.NewEvent(approval.TypeDue, s.bus.Source(), approval.WorkSubject(a.GetId()), data)
 		return s.bus.Schedule(ctx, approval.TimerSubject(a.GetId()), a.GetDecideBy().AsTime(), ev)
 	}
-	if err := s.wake(ctx, a.GetWaiter(), fmt.Sprintf("approval-%s-%d", a.GetId(), a.GetVersion()), a); err != nil {
+	if err := s.wakeDecided(ctx, a); err != nil {
 		return err
 	}
 	return s.bus.Unschedule(ctx, approval.TimerSubject(a.GetId()))
+}
+
+// wakeDecided gives the turn that waits for a request the document.
+func (s *Service) wakeDecided(ctx context.Context, a *butlerv1.Approval) error {
+	return s.wake(ctx, a.GetWaiter(), fmt.Sprintf("approval-%s-%d", a.GetId(), a.GetVersion()), a)
 }
 
 // wake gives the turn that waits for something the document, by a work item with the id. A turn that cannot be is passed

@@ -55,13 +55,13 @@ func (s *Service) program(ctx context.Context, run *journal.Run) (journal.End, e
 	if err != nil {
 		return journal.End{}, err
 	}
-	if run.Attempt() > 1 {
-		t.speech.endAbandoned(ctx)
-	}
 	if end, handled, err := t.direct(ctx); err != nil {
 		return t.giveUp(ctx, err)
 	} else if handled {
 		return end, nil
+	}
+	if run.Attempt() > 1 { // only the model speaks: what is carried out directly has left no stream
+		t.speech.endAbandoned(ctx)
 	}
 	// Only what the model does is measured: a command may take as long as its own limit says.
 	run.SetBudget(journal.Spent{ActiveMs: int32(min(s.settings.TurnTimeout.Milliseconds(), 1<<31-1))})
