@@ -59,6 +59,17 @@ func (j *job) leave() bool {
 	}
 }
 
+// untold says that the job is over here and only the log can say what became of the use: another call had taken it before,
+// or its end could not be recorded.
+func (j *job) untold() bool {
+	select {
+	case <-j.ended:
+		return j.last == nil
+	default:
+		return false
+	}
+}
+
 // conclude lets go who waits for the end, and says whether somebody went before.
 func (j *job) conclude() (left bool) {
 	j.mu.Lock()
@@ -435,7 +446,7 @@ func (s *Service) wait(ctx context.Context, j *job, sess *tmux.Session) (*butler
 
 // atEnd answers a call whose job has ended.
 func (s *Service) atEnd(ctx context.Context, j *job, sess *tmux.Session) (*butlerv1.ExecuteResponse, error) {
-	if j.last == nil {
+	if j.untold() {
 		return nil, fault.New(fault.Unavailable, "what became of %s is being looked at; ask again", j.id)
 	}
 	return s.response(ctx, j.last, sess), nil
@@ -457,8 +468,9 @@ func (s *Service) response(ctx context.Context, use *butlerv1.ApprovalUse, sess 
 func (s *Service) standing(ctx context.Context, id string) (resp *butlerv1.ExecuteResponse, found bool, err error) {
 	if j := s.job(id); j != nil {
 		sess, _ := s.tmux.Find(sessionUser(j.req.GetPerson().GetId()))
-		resp, err := s.wait(ctx, j, sess)
-		return resp, true, err
+		if resp, err := s.wait(ctx, j, sess); !j.untold() {
+			return resp, true, err
+		}
 	}
 	ev, found, err := s.bus.Last(ctx, bus.ApprovalStream, approval.UseSubject(s.host, id))
 	if err != nil || !found {
@@ -478,6 +490,9 @@ func (s *Service) standing(ctx context.Context, id string) (resp *butlerv1.Execu
 			s.finish(j, approval.UseRefused, nil, "the log did not answer when it was to begin; ask anew")
 			resp, err := s.atEnd(ctx, j, nil)
 			return resp, true, err
+		}
+		if s.job(id) != nil {
+			return s.standing(ctx, id) // taken by another call while this one read the log
 		}
 		// Taken and not looked after here: by another process of this host, or a call of this one that has not come back.
 		return nil, true, fault.New(fault.Unavailable, "what became of %s is being looked at; ask again", id)
