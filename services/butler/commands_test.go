@@ -228,7 +228,7 @@ func TestDoctorAndReplay(t *testing.T) {
 			assert.Equal(t, checkOK, f.Status, "%+v", f)
 		}
 	}
-	for _, check := range []string{"settings", "data", "disk", "clock", "gateway", "nats", "stream CHAT", "durability", "sql", "model", "shell"} {
+	for _, check := range []string{"settings", "data", "disk", "clock", "gateway", "nats", "stream CHAT", "durability", "sql", "model", "approval", "shell"} {
 		assert.Equal(t, checkOK, statusOf(findings, check), check)
 	}
 
@@ -251,8 +251,13 @@ func TestDoctorAndReplay(t *testing.T) {
 	assert.JSONEq(t, before, h.ok("", "sessions", "show", "1", "--json"))
 
 	h.more = append(h.more, "BUTLER_DATABASE_URL=postgres://u:hidden@127.0.0.1:1/x", "BUTLER_BASE_URL=http://127.0.0.1:1/v1", "BUTLER_MODEL=m")
+	policy := filepath.Join(t.TempDir(), "policy.yaml")
+	require.NoError(t, os.WriteFile(policy, []byte("rules: [{when: {risk: [purple]}, action: run}]\n"), 0o600))
+	h.more = append(h.more, "BUTLER_APPROVAL_POLICY="+policy)
 	r := h.run("", "doctor")
 	assert.Equal(t, exitFailed, r.code)
+	assert.Contains(t, r.out, "fail  approval")
+	assert.Contains(t, r.out, policy)
 	assert.Contains(t, r.out, "fail  sql")
 	assert.Contains(t, r.out, "fail  model")
 	assert.NotContains(t, r.out+r.err, "hidden")

@@ -89,7 +89,7 @@ func (a *app) doctor(ctx context.Context, modelCall bool) error {
 	var findings []finding
 	findings = append(findings, d.checkSettings(warnings)...)
 	for _, check := range []func(context.Context) []finding{
-		d.checkDataDir, d.checkDisk, d.checkClock, d.checkPorts, d.checkGateway, d.checkNATS, d.checkSQL, d.checkModel, d.checkShell,
+		d.checkDataDir, d.checkDisk, d.checkClock, d.checkPorts, d.checkGateway, d.checkNATS, d.checkSQL, d.checkModel, d.checkApproval, d.checkShell,
 	} {
 		findings = append(findings, check(ctx)...)
 		if ctx.Err() != nil {

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -289,4 +291,23 @@ func (d *patient) listModels(ctx context.Context) finding {
 	}
 	return warn("model", "try --model-call, or set BUTLER_MODEL to one that it has", "%s does not list %s among its %d models (%s)",
 		req.URL.Host, m.Name, len(ids), strings.Join(ids[:min(len(ids), modelIDsShown)], ", "))
+}
+
+// checkApproval looks at the policy and at the key that signs grants, without making one.
+func (d *patient) checkApproval(context.Context) []finding {
+	a := d.settings.Approval
+	if _, err := approvalPolicy(d.settings); err != nil {
+		return []finding{fail("approval", "mend the file: approval does not start with it", "%s", sentence(err))}
+	}
+	policy := "the built-in policy"
+	if a.PolicyFile != "" {
+		policy = "the policy of " + a.PolicyFile
+	}
+	if _, err := os.Stat(a.KeyFile); errors.Is(err, fs.ErrNotExist) {
+		return []finding{ok("approval", "%s; the key %s is made when approval starts", policy, a.KeyFile)}
+	}
+	if _, err := approvalSigner(d.settings); err != nil {
+		return []finding{fail("approval", "mend the file, or remove it to have a new key made: what it has signed is not honoured then", "%s", sentence(err))}
+	}
+	return []finding{ok("approval", "%s; grants are signed with %s", policy, a.KeyFile)}
 }
