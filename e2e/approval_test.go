@@ -205,6 +205,60 @@ func TestApprovals(t *testing.T) {
 	up.auditHolds(10)
 }
 
+// What answers a password prompt is in no log, no file and no frame, and reaches the program.
+func TestPasswordsAreNotLogged(t *testing.T) {
+	t.Parallel()
+	up := actingUp(t)
+	d := up.connect(up.people(1)[0])
+	d.say(0, "s1", "/shell")
+	d.until(30*time.Second, "a shell", func() bool { return d.sent["s1"].final != nil })
+	const secret = "open-sesame-4711"
+	for _, id := range []string{"one", "two"} {
+		d.say(0, id, `!read -rs -p "Password: " P; echo "length ${#P}"`)
+		d.until(30*time.Second, "word that a password is asked for", func() bool {
+			for _, f := range d.frames {
+				if f.Type == "CHAT_STREAM" && f.ReplyToLocalID == id && strings.Contains(f.Payload, "password") {
+					return true
+				}
+			}
+			return false
+		})
+		d.say(0, id+"-answer", secret)
+		d.until(30*time.Second, "the answers", func() bool { return d.sent[id].final != nil && d.sent[id+"-answer"].final != nil })
+		if got := d.sent[id].final.Payload; !strings.Contains(got, fmt.Sprint("length ", len(secret))) {
+			t.Fatalf("%q", got)
+		}
+		if got := d.sent[id+"-answer"].final.Payload; !strings.Contains(got, "kept nowhere") {
+			t.Fatalf("%q", got)
+		}
+		if id == "one" { // a Butler that has just started knows of no prompt, and hears of the next
+			d.halt(true)
+			up.kill()
+			up.run()
+			d.halt(false)
+		}
+	}
+	for _, f := range d.seen() {
+		if strings.Contains(fmt.Sprint(f), secret) {
+			t.Errorf("a frame has it: %s", f)
+		}
+	}
+	up.stop()
+	err := filepath.WalkDir(up.dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return nil //nolint:nilerr // a file that went meanwhile
+		}
+		data, err := os.ReadFile(path)
+		if strings.Contains(string(data), secret) {
+			t.Errorf("%s has it", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // auditHolds verifies the audit chain, which covers at least so many events.
 func (s *site) auditHolds(least int) {
 	s.t.Helper()

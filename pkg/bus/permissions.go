@@ -25,7 +25,7 @@ func ServiceUsers() []ServiceUser {
 			Publish: join(
 				// What people say, and that they want it to stop.
 				"butler.chat.*.*.*.asked", "butler.chat.*.*.*.stop",
-				"butler.access.changed",
+				"butler.access.changed", "butler.prompt.asked",
 				read(ChatStream), follow(ChatStream), durable(ChatStream, ProjectorConsumer),
 				read(DeltaStream), follow(DeltaStream),
 				read(ApprovalStream), follow(ApprovalStream),
@@ -33,7 +33,7 @@ func ServiceUsers() []ServiceUser {
 				"$JS.API.STREAM.MSG.DELETE."+ChatStream, "$JS.API.STREAM.PURGE."+ChatStream,
 				"$JS.API.STREAM.MSG.DELETE."+DeltaStream, "$JS.API.STREAM.PURGE."+DeltaStream,
 			),
-			Subscribe: []string{"_INBOX_gateway.>", "butler.access.changed"},
+			Subscribe: []string{"_INBOX_gateway.>", "butler.access.changed", "butler.prompt.changed"},
 		},
 		{
 			Service: "brain",
@@ -85,12 +85,12 @@ func ServiceUsers() []ServiceUser {
 		{
 			Service: "shell",
 			Publish: join(
-				"butler.approval-use.*.*", "butler.shell.*.*", "butler.delta.*.*", "butler.work.turn.>",
+				"butler.approval-use.*.*", "butler.shell.*.*", "butler.delta.*.*", "butler.work.turn.>", "butler.prompt.changed",
 				read(ApprovalStream),
 				declare(ShellStream), read(ShellStream), durable(ShellStream, ShellLogConsumer),
 				read(DeltaStream), read(WorkStream),
 			),
-			Subscribe: []string{"_INBOX_shell.>"},
+			Subscribe: []string{"_INBOX_shell.>", "butler.prompt.asked"},
 		},
 		{
 			Service: "compactor",

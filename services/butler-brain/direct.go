@@ -148,7 +148,7 @@ type routeOutcome struct {
 // that is not attached is for the model without asking anybody, unless it begins with a slash.
 func (t *talk) route(ctx context.Context) (r routeOutcome, seen *butlerv1.RouteResponse, err error) {
 	text, attached := t.asked.Text, t.past.attached
-	if attached == "" && !t.past.unsettled && !strings.HasPrefix(strings.TrimSpace(text), "/") {
+	if attached == "" && t.asked.Sealed == nil && !t.past.unsettled && !strings.HasPrefix(strings.TrimSpace(text), "/") {
 		return routeOutcome{Kind: routeChat}, nil, nil
 	}
 	// Recorded, because a turn before this one that is still open may attach the conversation, or not any more, until
@@ -168,10 +168,13 @@ func (t *talk) route(ctx context.Context) (r routeOutcome, seen *butlerv1.RouteR
 }
 
 func (t *talk) askRoute(ctx context.Context, text, attached string) (routeOutcome, *butlerv1.RouteResponse, error) {
-	if attached == "" && !strings.HasPrefix(strings.TrimSpace(text), "/") {
+	if attached == "" && t.asked.Sealed == nil && !strings.HasPrefix(strings.TrimSpace(text), "/") {
 		return routeOutcome{Kind: routeChat}, nil, nil
 	}
 	wanted := attached
+	if t.asked.Sealed != nil { // an answer to a password prompt of that host
+		attached, wanted = t.asked.Sealed.GetHost(), t.asked.Sealed.GetHost()
+	}
 	if named := t.s.shells.namedHost(text); named != "" {
 		wanted = named
 	}
@@ -182,13 +185,13 @@ func (t *talk) askRoute(ctx context.Context, text, attached string) (routeOutcom
 	limited, cancel := context.WithTimeout(ctx, directTimeout)
 	defer cancel()
 	res, err := shell.Route(limited, &butlerv1.RouteRequest{
-		Person: t.asked.Sender, Text: text, Attached: attached != "", Language: t.asked.Language,
+		Person: t.asked.Sender, Text: text, Attached: attached != "", Language: t.asked.Language, Sealed: t.asked.Sealed,
 	})
 	switch {
 	case err == nil:
 		return routeOutcome{
 			Kind: res.GetKind(), Host: host, Command: res.GetEffect().GetCommand(), Program: res.GetEffect().GetProgram(),
-			Guarded: res.GetEffect() != nil, Secret: res.GetKind() == routeInput && res.GetShell().GetPassword(),
+			Guarded: res.GetEffect() != nil, Secret: t.asked.Sealed != nil || res.GetKind() == routeInput && res.GetShell().GetPassword(),
 		}, res, nil
 	case ctx.Err() != nil:
 		return routeOutcome{}, nil, err
@@ -223,6 +226,7 @@ func (t *talk) control(ctx context.Context, r routeOutcome) (journal.End, error)
 		}
 		return shell.Control(ctx, &butlerv1.ControlRequest{
 			Person: t.asked.Sender, Text: t.asked.Text, Language: t.asked.Language, Attached: t.past.attached != "", Key: t.run.Unit(),
+			Sealed: t.asked.Sealed,
 		})
 	}, nil)
 	if f, ok := errors.AsType[*callFailure](err); ok {
@@ -248,7 +252,7 @@ func (t *talk) typed(ctx context.Context, r routeOutcome, seen *butlerv1.RouteRe
 		effect: seen.GetEffect(), risk: seen.GetRisk(),
 	}
 	if r.Kind == routeInput {
-		w.command, w.input = "", t.asked.Text
+		w.command, w.input, w.sealed = "", t.asked.Text, t.asked.Sealed
 	}
 	d, err := t.carryOut(ctx, w)
 	if err != nil {

@@ -42,8 +42,9 @@ type wish struct {
 	key      string // its steps' keys begin with it and a hyphen
 	host     string
 	command  string
-	program  string // pass input to this program, instead of a command
-	input    string // the input
+	program  string                // pass input to this program, instead of a command
+	input    string                // the input
+	sealed   *butlerv1.SealedInput // instead of it, when it answers a password prompt
 	proposer string
 	why      *butlerv1.ApprovalReason
 	// effect and risk are what was just seen of it; nil: it is inspected.
@@ -220,6 +221,7 @@ func (t *talk) execute(ctx context.Context, w wish, round int, a *butlerv1.Appro
 		return shell.Execute(ctx, &butlerv1.ExecuteRequest{
 			ApprovalId: id, Grant: a.GetGrant(), Effect: a.GetEffect(), Waiter: waiter, LocalId: t.asked.LocalId,
 			Person: t.asked.Sender, Input: w.input, Language: t.asked.Language,
+			Sealed: w.sealed,
 		})
 	}
 	_, err = t.reach(ctx, begin, res, call,

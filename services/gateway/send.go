@@ -16,6 +16,7 @@ import (
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
+	"github.com/butlerhub/butler/pkg/sealed"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 )
 
@@ -88,9 +89,16 @@ func (s *Service) trySend(ctx context.Context, who *principal, m outgoing, befor
 	if before != nil {
 		before(turn)
 	}
+	secret, err := s.prompts.seal(who.id(), thread, m.text)
+	if err != nil {
+		return accepted{}, err
+	}
+	if secret != nil {
+		m.text = sealed.Text
+	}
 	data, err := chat.Encode(&butlerv1.ChatAsked{
 		Sender:         &butlerv1.Actor{Id: who.id(), Name: who.person.Name, Role: string(who.person.Role)},
-		ConversationId: thread, LocalId: m.localID, Text: m.text, Channel: m.channel, Language: m.language,
+		ConversationId: thread, LocalId: m.localID, Text: m.text, Channel: m.channel, Language: m.language, Sealed: secret,
 	})
 	if err != nil {
 		return accepted{}, fault.Wrap(err, fault.Invalid, "the message cannot be written")
@@ -117,7 +125,7 @@ func (s *Service) sentBefore(ctx context.Context, turn chat.Turn, m outgoing) (a
 	if err != nil {
 		return accepted{}, err
 	}
-	if asked == nil || asked.localID != m.localID || asked.text != m.text {
+	if asked == nil || asked.localID != m.localID || asked.text != m.text && asked.text != sealed.Text {
 		return accepted{}, fault.New(fault.Conflict, "another message was sent with this local_id; use a new one")
 	}
 	a := accepted{turn: turn, seq: asked.seq, localID: m.localID, at: asked.at, asked: asked}

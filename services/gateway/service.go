@@ -132,6 +132,7 @@ type Service struct {
 	access   *access
 	roster   *roster
 	docket   *docket
+	prompts  *prompts
 	threads  *threadCache
 	signIns  *signInLimits
 	senders  *limiter[int64]
@@ -183,6 +184,7 @@ func New(d Deps) (*Service, error) {
 	}
 	s.hub = newHub(d.Bus, writer{butler: butlerActor}, d.Log, m)
 	s.access = newAccess(d.Store, d.Bus, d.Clock, d.Log)
+	s.prompts = newPrompts(d.Clock)
 	s.roster = newRoster(d.Store, d.Clock, d.Log)
 	s.docket = newDocket(d.Bus, s.hub.writer, s.hub, s.roster, d.Log, d.Clock)
 	s.roster.changed = s.docket.rights
@@ -247,6 +249,7 @@ func (s *Service) Run(ctx context.Context) error {
 	g.Go(func() error { return s.hub.run(gctx) })
 	g.Go(func() error { return s.project(gctx) })
 	g.Go(func() error { return s.access.run(gctx) })
+	g.Go(func() error { return s.runPrompts(gctx) })
 	g.Go(func() error { return s.roster.run(gctx) })
 	g.Go(func() error { return s.docket.run(gctx) })
 	g.Go(func() error { s.housekeeping(gctx); return nil })

@@ -214,12 +214,21 @@ func distance(a, b string) int {
 // passOn passes the message to the program in the foreground, and shows the screen.
 func (c *control) passOn(ctx context.Context) error {
 	was := stateOf(ctx, c.sess)
-	screen, err := c.pass(ctx, c.seat, c.sess, c.req.GetText(), c.req.GetLanguage())
+	var screen string
+	var err error
+	if in := c.req.GetSealed(); in != nil {
+		screen, err = c.passSealed(ctx, c.seat, c.sess, in, c.req.GetLanguage())
+	} else {
+		screen, err = c.pass(ctx, c.seat, c.sess, c.req.GetText(), c.req.GetLanguage())
+	}
 	if err != nil {
 		return err
 	}
 	c.out.Text = fenced(cmp.Or(screen, c.say("(the screen is empty)", "（屏幕为空）")))
-	if was.Password && firstField(c.req.GetText()) != "/key" {
+	switch {
+	case c.req.GetSealed() != nil:
+		c.out.Text += "\n\n" + c.say("The password was passed on; it is kept nowhere.", "密码已传送，没有保存在任何地方。")
+	case was.Password && firstField(c.req.GetText()) != "/key":
 		c.out.Text += "\n\n" + c.say("The password was passed on; shell-runner keeps it nowhere. It stands in this conversation: delete that if others can read it.",
 			"密码已传送，shell-runner 不会保存它。它仍在本次对话中：若他人可见，请删除对话。")
 	}

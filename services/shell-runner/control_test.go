@@ -17,7 +17,9 @@ import (
 
 	"github.com/butlerhub/butler/pkg/approval"
 	"github.com/butlerhub/butler/pkg/bus"
+	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
+	"github.com/butlerhub/butler/pkg/sealed"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 	"github.com/butlerhub/butler/services/shell-runner/tmux"
 )
@@ -288,6 +290,15 @@ func TestPasswordsLeaveNoTrace(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	const secret = "open-sesame-4711"
+	announced := make(chan *butlerv1.ShellPrompt, 16)
+	stop, err := r.bus.Listen(sealed.Changed, func(data []byte) {
+		m := &butlerv1.ShellPrompt{}
+		if chat.Decode(data, m) == nil {
+			announced <- m
+		}
+	})
+	require.NoError(t, err)
+	defer stop()
 	for i, command := range []string{
 		`read -rs -p "Password: " P; echo "length ${#P}"`,
 		`python3 -c 'import getpass; print("length", len(getpass.getpass()))'`,
@@ -297,19 +308,50 @@ func TestPasswordsLeaveNoTrace(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, approvalRunning, resp.GetStatus(), "%d: it does not wait for the person", i)
 		require.True(t, resp.GetShell().GetPassword())
-		out := r.route(secret)
+		p := <-announced
+		require.Equal(t, req.GetWaiter().GetThread(), p.GetConversationId())
+		box, err := sealed.Seal(secret, p.GetKey())
+		require.NoError(t, err)
+		in := &butlerv1.SealedInput{Host: p.GetHost(), Box: box}
+		out, err := r.Route(r.ctx(), &butlerv1.RouteRequest{Person: alice, Text: sealed.Text, Attached: true, Sealed: in})
+		require.NoError(t, err)
 		require.Equal(t, kindInput, out.GetKind())
 		require.Nil(t, out.GetEffect(), "one line needs no approval, which would show it")
-		reply, err := r.controlIn("en", secret)
+		reply, err := r.Control(r.ctx(), &butlerv1.ControlRequest{Person: alice, Text: sealed.Text, Attached: true, Sealed: in, Key: fmt.Sprint(i)})
 		require.NoError(t, err)
 		require.NotContains(t, reply.GetText(), secret)
+		require.Contains(t, reply.GetText(), "kept nowhere")
 		r.eventually("it ended", func() bool { u := r.use(req.GetApprovalId()); return u.GetStatus() == approval.Ended })
 		require.Contains(t, r.use(req.GetApprovalId()).GetOutcome().GetOutput(), fmt.Sprint("length ", len(secret)))
 		streamed, _ := r.streamed(req.GetApprovalId())
 		require.NotContains(t, streamed, secret)
 		require.NotContains(t, r.control("/screen"), secret)
 		require.NotContains(t, r.control("/compact"), secret)
+		require.Empty(t, (<-announced).GetKey(), "nothing asks any more")
+		for _, f := range []func() error{
+			func() error {
+				_, err := r.Route(r.ctx(), &butlerv1.RouteRequest{Person: alice, Text: sealed.Text, Attached: true, Sealed: in})
+				return err
+			},
+			func() error {
+				_, err := r.Control(r.ctx(), &butlerv1.ControlRequest{Person: alice, Text: sealed.Text, Attached: true, Sealed: in, Key: fmt.Sprint(i, "late")})
+				return err
+			},
+		} {
+			require.ErrorContains(t, f(), "not there any more", "it must not become a command")
+			require.Empty(t, (<-announced).GetKey())
+		}
 	}
+	// Where no gateway heard of the prompt, the text comes as it is.
+	req := r.granted(`read -rs -p "Password: " P; echo "length ${#P}"`)
+	_, err = r.Execute(r.ctx(), req)
+	require.NoError(t, err)
+	key := (<-announced).GetKey()
+	require.NoError(t, r.bus.Notify(sealed.Asked, []byte("{}")))
+	require.Equal(t, key, (<-announced).GetKey(), "who starts later is told")
+	reply, err := r.controlIn("en", secret)
+	require.NoError(t, err)
+	require.NotContains(t, reply.GetText(), secret)
 	for _, stream := range []string{bus.ShellStream, bus.ApprovalStream, bus.DeltaStream} {
 		events, err := r.bus.Load(r.ctx(), stream, "butler.>", 0, 0)
 		require.NoError(t, err)

@@ -100,7 +100,13 @@ func (s *Service) passInput(ctx context.Context, j *job, seat *seat, sess *tmux.
 	}
 	seat.grants[grantKey(sess.Generation(), st.Foreground)] = s.now().Add(inputSpan)
 	seat.mu.Unlock()
-	screen, err := s.pass(ctx, seat, sess, j.req.GetInput(), j.req.GetLanguage())
+	var screen string
+	var err error
+	if in := j.req.GetSealed(); in != nil {
+		screen, err = s.passSealed(ctx, seat, sess, in, j.req.GetLanguage())
+	} else {
+		screen, err = s.pass(ctx, seat, sess, j.req.GetInput(), j.req.GetLanguage())
+	}
 	if err != nil {
 		s.finish(j, approval.UseRefused, nil, fault.MessageOf(err))
 		return s.atEnd(ctx, j, sess)

@@ -211,6 +211,7 @@ func stateOf(ctx context.Context, sess *tmux.Session) tmux.State {
 // shellState gives the session as it stands.
 func (s *Service) shellState(ctx context.Context, sess *tmux.Session) *butlerv1.ShellState {
 	st := stateOf(ctx, sess)
+	s.notePrompt(sess, st)
 	quiet, _ := sess.Idle()
 	mode, _ := s.seat(personOf(sess)).mode(st)
 	out := &butlerv1.ShellState{

@@ -21,8 +21,12 @@ const (
 
 // Route says what a message is; see the service's definition.
 func (s *Service) Route(ctx context.Context, req *butlerv1.RouteRequest) (*butlerv1.RouteResponse, error) {
-	text := strings.TrimSpace(req.GetText())
-	if s.isControl(text) {
+	said, err := s.unseal(ctx, req.GetPerson().GetId(), req.GetText(), req.GetSealed(), req.GetLanguage())
+	if err != nil {
+		return nil, err
+	}
+	text := strings.TrimSpace(said)
+	if req.GetSealed() == nil && s.isControl(text) {
 		return s.routeControl(ctx, req, text)
 	}
 	if !req.GetAttached() || text == "" {
@@ -38,11 +42,14 @@ func (s *Service) Route(ctx context.Context, req *butlerv1.RouteRequest) (*butle
 	if err != nil {
 		return nil, err
 	}
-	out, err := s.route(ctx, seat, sess, req.GetText(), req.GetLanguage())
+	out, err := s.route(ctx, seat, sess, said, req.GetLanguage())
 	if err != nil {
 		return nil, err
 	}
 	out.Shell = s.shellState(ctx, sess)
+	if req.GetSealed() != nil && (out.GetKind() != kindInput || !out.GetShell().GetPassword()) {
+		return nil, promptGone(req.GetLanguage()) // nothing else gets it
+	}
 	return out, nil
 }
 

@@ -32,6 +32,7 @@ import (
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/fault"
 	"github.com/butlerhub/butler/pkg/redact"
+	"github.com/butlerhub/butler/pkg/sealed"
 	"github.com/butlerhub/butler/pkg/storage"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 	"github.com/butlerhub/butler/services/shell-runner/guard"
@@ -207,7 +208,12 @@ func (s *Service) Ready(ctx context.Context) error {
 // live on.
 func (s *Service) Run(ctx context.Context) error {
 	defer s.tmux.Close()
-	err := s.bus.Ensure(ctx, Streams...)
+	unlisten, err := s.bus.Listen(sealed.Asked, func([]byte) { s.announceAgain() })
+	if err != nil {
+		return err
+	}
+	defer unlisten()
+	err = s.bus.Ensure(ctx, Streams...)
 	if err == nil {
 		err = s.bus.Wait(ctx, bus.ApprovalStream)
 	}
@@ -237,6 +243,7 @@ type seat struct {
 	grants map[string]time.Time // programs that input may be passed to, until when
 	chosen chosenMode           // what the person chose for the mode
 	warned time.Time            // when the person was told that the session closes
+	prompt *prompt              // a program asks for a password
 	// thread and language are of the conversation that last had to do with the shell, for what is told outside of a turn.
 	thread   int64
 	language string

@@ -39,7 +39,9 @@ type ChatAsked struct {
 	// Where it came from: websocket, http, openai, cli.
 	Channel string `protobuf:"bytes,5,opt,name=channel,proto3" json:"channel,omitempty"`
 	// Language in which the person is addressed: en or zh.
-	Language      string `protobuf:"bytes,6,opt,name=language,proto3" json:"language,omitempty"`
+	Language string `protobuf:"bytes,6,opt,name=language,proto3" json:"language,omitempty"`
+	// Set instead of the text when it answers a password prompt of the person's shell; text is then only dots.
+	Sealed        *SealedInput `protobuf:"bytes,7,opt,name=sealed,proto3" json:"sealed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -114,6 +116,13 @@ func (x *ChatAsked) GetLanguage() string {
 		return x.Language
 	}
 	return ""
+}
+
+func (x *ChatAsked) GetSealed() *SealedInput {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
 }
 
 // ChatStop asks that a turn ends now. Written by a gateway to
@@ -676,14 +685,15 @@ var File_butler_v1_chat_proto protoreflect.FileDescriptor
 
 const file_butler_v1_chat_proto_rawDesc = "" +
 	"\n" +
-	"\x14butler/v1/chat.proto\x12\tbutler.v1\x1a\x16butler/v1/common.proto\x1a\x17butler/v1/journal.proto\x1a\x15butler/v1/shell.proto\"\xc3\x01\n" +
+	"\x14butler/v1/chat.proto\x12\tbutler.v1\x1a\x16butler/v1/common.proto\x1a\x17butler/v1/journal.proto\x1a\x15butler/v1/shell.proto\"\xf3\x01\n" +
 	"\tChatAsked\x12(\n" +
 	"\x06sender\x18\x01 \x01(\v2\x10.butler.v1.ActorR\x06sender\x12'\n" +
 	"\x0fconversation_id\x18\x02 \x01(\x03R\x0econversationId\x12\x19\n" +
 	"\blocal_id\x18\x03 \x01(\tR\alocalId\x12\x12\n" +
 	"\x04text\x18\x04 \x01(\tR\x04text\x12\x18\n" +
 	"\achannel\x18\x05 \x01(\tR\achannel\x12\x1a\n" +
-	"\blanguage\x18\x06 \x01(\tR\blanguage\",\n" +
+	"\blanguage\x18\x06 \x01(\tR\blanguage\x12.\n" +
+	"\x06sealed\x18\a \x01(\v2\x16.butler.v1.SealedInputR\x06sealed\",\n" +
 	"\bChatStop\x12 \n" +
 	"\x02by\x18\x01 \x01(\v2\x10.butler.v1.ActorR\x02by\"U\n" +
 	"\bChatStep\x12\x16\n" +
@@ -748,25 +758,27 @@ var file_butler_v1_chat_proto_goTypes = []any{
 	(*ChatDelta)(nil),    // 7: butler.v1.ChatDelta
 	(*TurnParked)(nil),   // 8: butler.v1.TurnParked
 	(*Actor)(nil),        // 9: butler.v1.Actor
-	(*JournalEntry)(nil), // 10: butler.v1.JournalEntry
-	(*Usage)(nil),        // 11: butler.v1.Usage
-	(*ShellState)(nil),   // 12: butler.v1.ShellState
+	(*SealedInput)(nil),  // 10: butler.v1.SealedInput
+	(*JournalEntry)(nil), // 11: butler.v1.JournalEntry
+	(*Usage)(nil),        // 12: butler.v1.Usage
+	(*ShellState)(nil),   // 13: butler.v1.ShellState
 }
 var file_butler_v1_chat_proto_depIdxs = []int32{
 	9,  // 0: butler.v1.ChatAsked.sender:type_name -> butler.v1.Actor
-	9,  // 1: butler.v1.ChatStop.by:type_name -> butler.v1.Actor
-	10, // 2: butler.v1.ChatStep.entries:type_name -> butler.v1.JournalEntry
-	10, // 3: butler.v1.ChatSignal.entries:type_name -> butler.v1.JournalEntry
-	10, // 4: butler.v1.ChatAnswer.entries:type_name -> butler.v1.JournalEntry
-	5,  // 5: butler.v1.ChatAnswer.end:type_name -> butler.v1.ChatOutcome
-	6,  // 6: butler.v1.ChatOutcome.result:type_name -> butler.v1.ChatReply
-	11, // 7: butler.v1.ChatReply.usage:type_name -> butler.v1.Usage
-	12, // 8: butler.v1.ChatReply.shell:type_name -> butler.v1.ShellState
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	10, // 1: butler.v1.ChatAsked.sealed:type_name -> butler.v1.SealedInput
+	9,  // 2: butler.v1.ChatStop.by:type_name -> butler.v1.Actor
+	11, // 3: butler.v1.ChatStep.entries:type_name -> butler.v1.JournalEntry
+	11, // 4: butler.v1.ChatSignal.entries:type_name -> butler.v1.JournalEntry
+	11, // 5: butler.v1.ChatAnswer.entries:type_name -> butler.v1.JournalEntry
+	5,  // 6: butler.v1.ChatAnswer.end:type_name -> butler.v1.ChatOutcome
+	6,  // 7: butler.v1.ChatOutcome.result:type_name -> butler.v1.ChatReply
+	12, // 8: butler.v1.ChatReply.usage:type_name -> butler.v1.Usage
+	13, // 9: butler.v1.ChatReply.shell:type_name -> butler.v1.ShellState
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_butler_v1_chat_proto_init() }

@@ -160,6 +160,183 @@ func (x *ShellState) GetActiveAt() *timestamppb.Timestamp {
 	return nil
 }
 
+// SealedInput is what a person answered to a password prompt, readable only by the shell-runner that announced the prompt,
+// and only while it lasts: the key is in nobody's log.
+type SealedInput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Host of the shell-runner.
+	Host string `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
+	// The text, sealed for the key of the ShellPrompt (X25519, XSalsa20 and Poly1305: an anonymous box of NaCl).
+	Box           []byte `protobuf:"bytes,2,opt,name=box,proto3" json:"box,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SealedInput) Reset() {
+	*x = SealedInput{}
+	mi := &file_butler_v1_shell_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SealedInput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SealedInput) ProtoMessage() {}
+
+func (x *SealedInput) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_shell_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SealedInput.ProtoReflect.Descriptor instead.
+func (*SealedInput) Descriptor() ([]byte, []int) {
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *SealedInput) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *SealedInput) GetBox() []byte {
+	if x != nil {
+		return x.Box
+	}
+	return nil
+}
+
+// ShellPrompt says that a program in a person's shell asks for a password, or no more. Published by shell-runner to
+// butler.prompt.changed, to every gateway, not stored.
+type ShellPrompt struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose shell.
+	PersonId int64 `protobuf:"varint,1,opt,name=person_id,json=personId,proto3" json:"person_id,omitempty"`
+	// The conversation in which the answer is expected.
+	ConversationId int64 `protobuf:"varint,2,opt,name=conversation_id,json=conversationId,proto3" json:"conversation_id,omitempty"`
+	// Host of the shell-runner.
+	Host string `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`
+	// Public key to seal the answer for; empty when nothing asks any more.
+	Key []byte `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`
+	// Until when the key is used unless it is announced again.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShellPrompt) Reset() {
+	*x = ShellPrompt{}
+	mi := &file_butler_v1_shell_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShellPrompt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShellPrompt) ProtoMessage() {}
+
+func (x *ShellPrompt) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_shell_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShellPrompt.ProtoReflect.Descriptor instead.
+func (*ShellPrompt) Descriptor() ([]byte, []int) {
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ShellPrompt) GetPersonId() int64 {
+	if x != nil {
+		return x.PersonId
+	}
+	return 0
+}
+
+func (x *ShellPrompt) GetConversationId() int64 {
+	if x != nil {
+		return x.ConversationId
+	}
+	return 0
+}
+
+func (x *ShellPrompt) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *ShellPrompt) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *ShellPrompt) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+// ShellPromptsAsked asks shell-runners to announce their prompts again. Published by a gateway that starts, or was away, to
+// butler.prompt.asked, not stored.
+type ShellPromptsAsked struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShellPromptsAsked) Reset() {
+	*x = ShellPromptsAsked{}
+	mi := &file_butler_v1_shell_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShellPromptsAsked) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShellPromptsAsked) ProtoMessage() {}
+
+func (x *ShellPromptsAsked) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_shell_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShellPromptsAsked.ProtoReflect.Descriptor instead.
+func (*ShellPromptsAsked) Descriptor() ([]byte, []int) {
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{3}
+}
+
 // RouteRequest is a message.
 type RouteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -170,14 +347,16 @@ type RouteRequest struct {
 	// The conversation is attached to the shell.
 	Attached bool `protobuf:"varint,3,opt,name=attached,proto3" json:"attached,omitempty"`
 	// en or zh.
-	Language      string `protobuf:"bytes,4,opt,name=language,proto3" json:"language,omitempty"`
+	Language string `protobuf:"bytes,4,opt,name=language,proto3" json:"language,omitempty"`
+	// Instead of the text, when it answers a password prompt.
+	Sealed        *SealedInput `protobuf:"bytes,5,opt,name=sealed,proto3" json:"sealed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RouteRequest) Reset() {
 	*x = RouteRequest{}
-	mi := &file_butler_v1_shell_proto_msgTypes[1]
+	mi := &file_butler_v1_shell_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -189,7 +368,7 @@ func (x *RouteRequest) String() string {
 func (*RouteRequest) ProtoMessage() {}
 
 func (x *RouteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[1]
+	mi := &file_butler_v1_shell_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -202,7 +381,7 @@ func (x *RouteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteRequest.ProtoReflect.Descriptor instead.
 func (*RouteRequest) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{1}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RouteRequest) GetPerson() *Actor {
@@ -233,6 +412,13 @@ func (x *RouteRequest) GetLanguage() string {
 	return ""
 }
 
+func (x *RouteRequest) GetSealed() *SealedInput {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
 // RouteResponse says what the message is.
 type RouteResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -251,7 +437,7 @@ type RouteResponse struct {
 
 func (x *RouteResponse) Reset() {
 	*x = RouteResponse{}
-	mi := &file_butler_v1_shell_proto_msgTypes[2]
+	mi := &file_butler_v1_shell_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -263,7 +449,7 @@ func (x *RouteResponse) String() string {
 func (*RouteResponse) ProtoMessage() {}
 
 func (x *RouteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[2]
+	mi := &file_butler_v1_shell_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -276,7 +462,7 @@ func (x *RouteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteResponse.ProtoReflect.Descriptor instead.
 func (*RouteResponse) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{2}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RouteResponse) GetKind() string {
@@ -322,7 +508,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_butler_v1_shell_proto_msgTypes[3]
+	mi := &file_butler_v1_shell_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -334,7 +520,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[3]
+	mi := &file_butler_v1_shell_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -347,7 +533,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{3}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *InspectRequest) GetPerson() *Actor {
@@ -386,7 +572,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_butler_v1_shell_proto_msgTypes[4]
+	mi := &file_butler_v1_shell_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -398,7 +584,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[4]
+	mi := &file_butler_v1_shell_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -411,7 +597,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{4}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *InspectResponse) GetEffect() *Effect {
@@ -454,14 +640,16 @@ type ExecuteRequest struct {
 	// input: the text to pass.
 	Input string `protobuf:"bytes,7,opt,name=input,proto3" json:"input,omitempty"`
 	// en or zh.
-	Language      string `protobuf:"bytes,8,opt,name=language,proto3" json:"language,omitempty"`
+	Language string `protobuf:"bytes,8,opt,name=language,proto3" json:"language,omitempty"`
+	// input: instead of the text, when it answers a password prompt.
+	Sealed        *SealedInput `protobuf:"bytes,9,opt,name=sealed,proto3" json:"sealed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExecuteRequest) Reset() {
 	*x = ExecuteRequest{}
-	mi := &file_butler_v1_shell_proto_msgTypes[5]
+	mi := &file_butler_v1_shell_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -473,7 +661,7 @@ func (x *ExecuteRequest) String() string {
 func (*ExecuteRequest) ProtoMessage() {}
 
 func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[5]
+	mi := &file_butler_v1_shell_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -486,7 +674,7 @@ func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteRequest.ProtoReflect.Descriptor instead.
 func (*ExecuteRequest) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{5}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ExecuteRequest) GetApprovalId() string {
@@ -545,6 +733,13 @@ func (x *ExecuteRequest) GetLanguage() string {
 	return ""
 }
 
+func (x *ExecuteRequest) GetSealed() *SealedInput {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
 // ExecuteResponse is what became of it.
 type ExecuteResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -562,7 +757,7 @@ type ExecuteResponse struct {
 
 func (x *ExecuteResponse) Reset() {
 	*x = ExecuteResponse{}
-	mi := &file_butler_v1_shell_proto_msgTypes[6]
+	mi := &file_butler_v1_shell_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -574,7 +769,7 @@ func (x *ExecuteResponse) String() string {
 func (*ExecuteResponse) ProtoMessage() {}
 
 func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[6]
+	mi := &file_butler_v1_shell_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,7 +782,7 @@ func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteResponse.ProtoReflect.Descriptor instead.
 func (*ExecuteResponse) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{6}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ExecuteResponse) GetStatus() string {
@@ -630,14 +825,16 @@ type ControlRequest struct {
 	// The conversation is attached to the shell.
 	Attached bool `protobuf:"varint,4,opt,name=attached,proto3" json:"attached,omitempty"`
 	// The same when the call is repeated: keys are passed once.
-	Key           string `protobuf:"bytes,5,opt,name=key,proto3" json:"key,omitempty"`
+	Key string `protobuf:"bytes,5,opt,name=key,proto3" json:"key,omitempty"`
+	// Instead of the text, when it answers a password prompt.
+	Sealed        *SealedInput `protobuf:"bytes,6,opt,name=sealed,proto3" json:"sealed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ControlRequest) Reset() {
 	*x = ControlRequest{}
-	mi := &file_butler_v1_shell_proto_msgTypes[7]
+	mi := &file_butler_v1_shell_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -649,7 +846,7 @@ func (x *ControlRequest) String() string {
 func (*ControlRequest) ProtoMessage() {}
 
 func (x *ControlRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[7]
+	mi := &file_butler_v1_shell_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -662,7 +859,7 @@ func (x *ControlRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlRequest.ProtoReflect.Descriptor instead.
 func (*ControlRequest) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{7}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ControlRequest) GetPerson() *Actor {
@@ -700,6 +897,13 @@ func (x *ControlRequest) GetKey() string {
 	return ""
 }
 
+func (x *ControlRequest) GetSealed() *SealedInput {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
 // ControlResponse is what to answer.
 type ControlResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -715,7 +919,7 @@ type ControlResponse struct {
 
 func (x *ControlResponse) Reset() {
 	*x = ControlResponse{}
-	mi := &file_butler_v1_shell_proto_msgTypes[8]
+	mi := &file_butler_v1_shell_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -727,7 +931,7 @@ func (x *ControlResponse) String() string {
 func (*ControlResponse) ProtoMessage() {}
 
 func (x *ControlResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[8]
+	mi := &file_butler_v1_shell_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -740,7 +944,7 @@ func (x *ControlResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlResponse.ProtoReflect.Descriptor instead.
 func (*ControlResponse) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{8}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ControlResponse) GetText() string {
@@ -775,7 +979,7 @@ type ListShellsRequest struct {
 
 func (x *ListShellsRequest) Reset() {
 	*x = ListShellsRequest{}
-	mi := &file_butler_v1_shell_proto_msgTypes[9]
+	mi := &file_butler_v1_shell_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -787,7 +991,7 @@ func (x *ListShellsRequest) String() string {
 func (*ListShellsRequest) ProtoMessage() {}
 
 func (x *ListShellsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[9]
+	mi := &file_butler_v1_shell_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -800,7 +1004,7 @@ func (x *ListShellsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListShellsRequest.ProtoReflect.Descriptor instead.
 func (*ListShellsRequest) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{9}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListShellsRequest) GetPerson() int64 {
@@ -821,7 +1025,7 @@ type ListShellsResponse struct {
 
 func (x *ListShellsResponse) Reset() {
 	*x = ListShellsResponse{}
-	mi := &file_butler_v1_shell_proto_msgTypes[10]
+	mi := &file_butler_v1_shell_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -833,7 +1037,7 @@ func (x *ListShellsResponse) String() string {
 func (*ListShellsResponse) ProtoMessage() {}
 
 func (x *ListShellsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[10]
+	mi := &file_butler_v1_shell_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -846,7 +1050,7 @@ func (x *ListShellsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListShellsResponse.ProtoReflect.Descriptor instead.
 func (*ListShellsResponse) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{10}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListShellsResponse) GetShells() []*ShellState {
@@ -867,7 +1071,7 @@ type CloseShellRequest struct {
 
 func (x *CloseShellRequest) Reset() {
 	*x = CloseShellRequest{}
-	mi := &file_butler_v1_shell_proto_msgTypes[11]
+	mi := &file_butler_v1_shell_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +1083,7 @@ func (x *CloseShellRequest) String() string {
 func (*CloseShellRequest) ProtoMessage() {}
 
 func (x *CloseShellRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[11]
+	mi := &file_butler_v1_shell_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +1096,7 @@ func (x *CloseShellRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseShellRequest.ProtoReflect.Descriptor instead.
 func (*CloseShellRequest) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{11}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CloseShellRequest) GetPerson() int64 {
@@ -911,7 +1115,7 @@ type CloseShellResponse struct {
 
 func (x *CloseShellResponse) Reset() {
 	*x = CloseShellResponse{}
-	mi := &file_butler_v1_shell_proto_msgTypes[12]
+	mi := &file_butler_v1_shell_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -923,7 +1127,7 @@ func (x *CloseShellResponse) String() string {
 func (*CloseShellResponse) ProtoMessage() {}
 
 func (x *CloseShellResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[12]
+	mi := &file_butler_v1_shell_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -936,7 +1140,7 @@ func (x *CloseShellResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseShellResponse.ProtoReflect.Descriptor instead.
 func (*CloseShellResponse) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{12}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{15}
 }
 
 // ShellLogged is one command as it was executed. Written by shell-runner to
@@ -975,7 +1179,7 @@ type ShellLogged struct {
 
 func (x *ShellLogged) Reset() {
 	*x = ShellLogged{}
-	mi := &file_butler_v1_shell_proto_msgTypes[13]
+	mi := &file_butler_v1_shell_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -987,7 +1191,7 @@ func (x *ShellLogged) String() string {
 func (*ShellLogged) ProtoMessage() {}
 
 func (x *ShellLogged) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[13]
+	mi := &file_butler_v1_shell_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1000,7 +1204,7 @@ func (x *ShellLogged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShellLogged.ProtoReflect.Descriptor instead.
 func (*ShellLogged) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{13}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ShellLogged) GetSessionId() string {
@@ -1113,12 +1317,23 @@ const file_butler_v1_shell_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x127\n" +
-	"\tactive_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\bactiveAt\"\x84\x01\n" +
+	"\tactive_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\bactiveAt\"3\n" +
+	"\vSealedInput\x12\x12\n" +
+	"\x04host\x18\x01 \x01(\tR\x04host\x12\x10\n" +
+	"\x03box\x18\x02 \x01(\fR\x03box\"\xab\x01\n" +
+	"\vShellPrompt\x12\x1b\n" +
+	"\tperson_id\x18\x01 \x01(\x03R\bpersonId\x12'\n" +
+	"\x0fconversation_id\x18\x02 \x01(\x03R\x0econversationId\x12\x12\n" +
+	"\x04host\x18\x03 \x01(\tR\x04host\x12\x10\n" +
+	"\x03key\x18\x04 \x01(\fR\x03key\x120\n" +
+	"\x05until\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\x13\n" +
+	"\x11ShellPromptsAsked\"\xb4\x01\n" +
 	"\fRouteRequest\x12(\n" +
 	"\x06person\x18\x01 \x01(\v2\x10.butler.v1.ActorR\x06person\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1a\n" +
 	"\battached\x18\x03 \x01(\bR\battached\x12\x1a\n" +
-	"\blanguage\x18\x04 \x01(\tR\blanguage\"\xa0\x01\n" +
+	"\blanguage\x18\x04 \x01(\tR\blanguage\x12.\n" +
+	"\x06sealed\x18\x05 \x01(\v2\x16.butler.v1.SealedInputR\x06sealed\"\xa0\x01\n" +
 	"\rRouteResponse\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12)\n" +
 	"\x06effect\x18\x02 \x01(\v2\x11.butler.v1.EffectR\x06effect\x12#\n" +
@@ -1131,7 +1346,7 @@ const file_butler_v1_shell_proto_rawDesc = "" +
 	"\x0fInspectResponse\x12)\n" +
 	"\x06effect\x18\x01 \x01(\v2\x11.butler.v1.EffectR\x06effect\x12#\n" +
 	"\x04risk\x18\x02 \x01(\v2\x0f.butler.v1.RiskR\x04risk\x12+\n" +
-	"\x05shell\x18\x03 \x01(\v2\x15.butler.v1.ShellStateR\x05shell\"\x94\x02\n" +
+	"\x05shell\x18\x03 \x01(\v2\x15.butler.v1.ShellStateR\x05shell\"\xc4\x02\n" +
 	"\x0eExecuteRequest\x12\x1f\n" +
 	"\vapproval_id\x18\x01 \x01(\tR\n" +
 	"approvalId\x12\x14\n" +
@@ -1141,18 +1356,20 @@ const file_butler_v1_shell_proto_rawDesc = "" +
 	"\blocal_id\x18\x05 \x01(\tR\alocalId\x12(\n" +
 	"\x06person\x18\x06 \x01(\v2\x10.butler.v1.ActorR\x06person\x12\x14\n" +
 	"\x05input\x18\a \x01(\tR\x05input\x12\x1a\n" +
-	"\blanguage\x18\b \x01(\tR\blanguage\"\xa3\x01\n" +
+	"\blanguage\x18\b \x01(\tR\blanguage\x12.\n" +
+	"\x06sealed\x18\t \x01(\v2\x16.butler.v1.SealedInputR\x06sealed\"\xa3\x01\n" +
 	"\x0fExecuteResponse\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\tR\x06status\x123\n" +
 	"\aoutcome\x18\x02 \x01(\v2\x19.butler.v1.CommandOutcomeR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12+\n" +
-	"\x05shell\x18\x04 \x01(\v2\x15.butler.v1.ShellStateR\x05shell\"\x98\x01\n" +
+	"\x05shell\x18\x04 \x01(\v2\x15.butler.v1.ShellStateR\x05shell\"\xc8\x01\n" +
 	"\x0eControlRequest\x12(\n" +
 	"\x06person\x18\x01 \x01(\v2\x10.butler.v1.ActorR\x06person\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1a\n" +
 	"\blanguage\x18\x03 \x01(\tR\blanguage\x12\x1a\n" +
 	"\battached\x18\x04 \x01(\bR\battached\x12\x10\n" +
-	"\x03key\x18\x05 \x01(\tR\x03key\"j\n" +
+	"\x03key\x18\x05 \x01(\tR\x03key\x12.\n" +
+	"\x06sealed\x18\x06 \x01(\v2\x16.butler.v1.SealedInputR\x06sealed\"j\n" +
 	"\x0fControlResponse\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12+\n" +
 	"\x05shell\x18\x02 \x01(\v2\x15.butler.v1.ShellStateR\x05shell\x12\x16\n" +
@@ -1204,68 +1421,75 @@ func file_butler_v1_shell_proto_rawDescGZIP() []byte {
 	return file_butler_v1_shell_proto_rawDescData
 }
 
-var file_butler_v1_shell_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_butler_v1_shell_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_butler_v1_shell_proto_goTypes = []any{
 	(*ShellState)(nil),            // 0: butler.v1.ShellState
-	(*RouteRequest)(nil),          // 1: butler.v1.RouteRequest
-	(*RouteResponse)(nil),         // 2: butler.v1.RouteResponse
-	(*InspectRequest)(nil),        // 3: butler.v1.InspectRequest
-	(*InspectResponse)(nil),       // 4: butler.v1.InspectResponse
-	(*ExecuteRequest)(nil),        // 5: butler.v1.ExecuteRequest
-	(*ExecuteResponse)(nil),       // 6: butler.v1.ExecuteResponse
-	(*ControlRequest)(nil),        // 7: butler.v1.ControlRequest
-	(*ControlResponse)(nil),       // 8: butler.v1.ControlResponse
-	(*ListShellsRequest)(nil),     // 9: butler.v1.ListShellsRequest
-	(*ListShellsResponse)(nil),    // 10: butler.v1.ListShellsResponse
-	(*CloseShellRequest)(nil),     // 11: butler.v1.CloseShellRequest
-	(*CloseShellResponse)(nil),    // 12: butler.v1.CloseShellResponse
-	(*ShellLogged)(nil),           // 13: butler.v1.ShellLogged
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
-	(*Actor)(nil),                 // 15: butler.v1.Actor
-	(*Effect)(nil),                // 16: butler.v1.Effect
-	(*Risk)(nil),                  // 17: butler.v1.Risk
-	(*Waiter)(nil),                // 18: butler.v1.Waiter
-	(*CommandOutcome)(nil),        // 19: butler.v1.CommandOutcome
+	(*SealedInput)(nil),           // 1: butler.v1.SealedInput
+	(*ShellPrompt)(nil),           // 2: butler.v1.ShellPrompt
+	(*ShellPromptsAsked)(nil),     // 3: butler.v1.ShellPromptsAsked
+	(*RouteRequest)(nil),          // 4: butler.v1.RouteRequest
+	(*RouteResponse)(nil),         // 5: butler.v1.RouteResponse
+	(*InspectRequest)(nil),        // 6: butler.v1.InspectRequest
+	(*InspectResponse)(nil),       // 7: butler.v1.InspectResponse
+	(*ExecuteRequest)(nil),        // 8: butler.v1.ExecuteRequest
+	(*ExecuteResponse)(nil),       // 9: butler.v1.ExecuteResponse
+	(*ControlRequest)(nil),        // 10: butler.v1.ControlRequest
+	(*ControlResponse)(nil),       // 11: butler.v1.ControlResponse
+	(*ListShellsRequest)(nil),     // 12: butler.v1.ListShellsRequest
+	(*ListShellsResponse)(nil),    // 13: butler.v1.ListShellsResponse
+	(*CloseShellRequest)(nil),     // 14: butler.v1.CloseShellRequest
+	(*CloseShellResponse)(nil),    // 15: butler.v1.CloseShellResponse
+	(*ShellLogged)(nil),           // 16: butler.v1.ShellLogged
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(*Actor)(nil),                 // 18: butler.v1.Actor
+	(*Effect)(nil),                // 19: butler.v1.Effect
+	(*Risk)(nil),                  // 20: butler.v1.Risk
+	(*Waiter)(nil),                // 21: butler.v1.Waiter
+	(*CommandOutcome)(nil),        // 22: butler.v1.CommandOutcome
 }
 var file_butler_v1_shell_proto_depIdxs = []int32{
-	14, // 0: butler.v1.ShellState.created_at:type_name -> google.protobuf.Timestamp
-	14, // 1: butler.v1.ShellState.active_at:type_name -> google.protobuf.Timestamp
-	15, // 2: butler.v1.RouteRequest.person:type_name -> butler.v1.Actor
-	16, // 3: butler.v1.RouteResponse.effect:type_name -> butler.v1.Effect
-	17, // 4: butler.v1.RouteResponse.risk:type_name -> butler.v1.Risk
-	0,  // 5: butler.v1.RouteResponse.shell:type_name -> butler.v1.ShellState
-	15, // 6: butler.v1.InspectRequest.person:type_name -> butler.v1.Actor
-	16, // 7: butler.v1.InspectResponse.effect:type_name -> butler.v1.Effect
-	17, // 8: butler.v1.InspectResponse.risk:type_name -> butler.v1.Risk
-	0,  // 9: butler.v1.InspectResponse.shell:type_name -> butler.v1.ShellState
-	16, // 10: butler.v1.ExecuteRequest.effect:type_name -> butler.v1.Effect
-	18, // 11: butler.v1.ExecuteRequest.waiter:type_name -> butler.v1.Waiter
-	15, // 12: butler.v1.ExecuteRequest.person:type_name -> butler.v1.Actor
-	19, // 13: butler.v1.ExecuteResponse.outcome:type_name -> butler.v1.CommandOutcome
-	0,  // 14: butler.v1.ExecuteResponse.shell:type_name -> butler.v1.ShellState
-	15, // 15: butler.v1.ControlRequest.person:type_name -> butler.v1.Actor
-	0,  // 16: butler.v1.ControlResponse.shell:type_name -> butler.v1.ShellState
-	0,  // 17: butler.v1.ListShellsResponse.shells:type_name -> butler.v1.ShellState
-	15, // 18: butler.v1.ShellLogged.person:type_name -> butler.v1.Actor
-	19, // 19: butler.v1.ShellLogged.outcome:type_name -> butler.v1.CommandOutcome
-	14, // 20: butler.v1.ShellLogged.executed_at:type_name -> google.protobuf.Timestamp
-	1,  // 21: butler.v1.ShellService.Route:input_type -> butler.v1.RouteRequest
-	3,  // 22: butler.v1.ShellService.Inspect:input_type -> butler.v1.InspectRequest
-	5,  // 23: butler.v1.ShellService.Execute:input_type -> butler.v1.ExecuteRequest
-	7,  // 24: butler.v1.ShellService.Control:input_type -> butler.v1.ControlRequest
-	9,  // 25: butler.v1.ShellService.ListShells:input_type -> butler.v1.ListShellsRequest
-	11, // 26: butler.v1.ShellService.CloseShell:input_type -> butler.v1.CloseShellRequest
-	2,  // 27: butler.v1.ShellService.Route:output_type -> butler.v1.RouteResponse
-	4,  // 28: butler.v1.ShellService.Inspect:output_type -> butler.v1.InspectResponse
-	6,  // 29: butler.v1.ShellService.Execute:output_type -> butler.v1.ExecuteResponse
-	8,  // 30: butler.v1.ShellService.Control:output_type -> butler.v1.ControlResponse
-	10, // 31: butler.v1.ShellService.ListShells:output_type -> butler.v1.ListShellsResponse
-	12, // 32: butler.v1.ShellService.CloseShell:output_type -> butler.v1.CloseShellResponse
-	27, // [27:33] is the sub-list for method output_type
-	21, // [21:27] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	17, // 0: butler.v1.ShellState.created_at:type_name -> google.protobuf.Timestamp
+	17, // 1: butler.v1.ShellState.active_at:type_name -> google.protobuf.Timestamp
+	17, // 2: butler.v1.ShellPrompt.until:type_name -> google.protobuf.Timestamp
+	18, // 3: butler.v1.RouteRequest.person:type_name -> butler.v1.Actor
+	1,  // 4: butler.v1.RouteRequest.sealed:type_name -> butler.v1.SealedInput
+	19, // 5: butler.v1.RouteResponse.effect:type_name -> butler.v1.Effect
+	20, // 6: butler.v1.RouteResponse.risk:type_name -> butler.v1.Risk
+	0,  // 7: butler.v1.RouteResponse.shell:type_name -> butler.v1.ShellState
+	18, // 8: butler.v1.InspectRequest.person:type_name -> butler.v1.Actor
+	19, // 9: butler.v1.InspectResponse.effect:type_name -> butler.v1.Effect
+	20, // 10: butler.v1.InspectResponse.risk:type_name -> butler.v1.Risk
+	0,  // 11: butler.v1.InspectResponse.shell:type_name -> butler.v1.ShellState
+	19, // 12: butler.v1.ExecuteRequest.effect:type_name -> butler.v1.Effect
+	21, // 13: butler.v1.ExecuteRequest.waiter:type_name -> butler.v1.Waiter
+	18, // 14: butler.v1.ExecuteRequest.person:type_name -> butler.v1.Actor
+	1,  // 15: butler.v1.ExecuteRequest.sealed:type_name -> butler.v1.SealedInput
+	22, // 16: butler.v1.ExecuteResponse.outcome:type_name -> butler.v1.CommandOutcome
+	0,  // 17: butler.v1.ExecuteResponse.shell:type_name -> butler.v1.ShellState
+	18, // 18: butler.v1.ControlRequest.person:type_name -> butler.v1.Actor
+	1,  // 19: butler.v1.ControlRequest.sealed:type_name -> butler.v1.SealedInput
+	0,  // 20: butler.v1.ControlResponse.shell:type_name -> butler.v1.ShellState
+	0,  // 21: butler.v1.ListShellsResponse.shells:type_name -> butler.v1.ShellState
+	18, // 22: butler.v1.ShellLogged.person:type_name -> butler.v1.Actor
+	22, // 23: butler.v1.ShellLogged.outcome:type_name -> butler.v1.CommandOutcome
+	17, // 24: butler.v1.ShellLogged.executed_at:type_name -> google.protobuf.Timestamp
+	4,  // 25: butler.v1.ShellService.Route:input_type -> butler.v1.RouteRequest
+	6,  // 26: butler.v1.ShellService.Inspect:input_type -> butler.v1.InspectRequest
+	8,  // 27: butler.v1.ShellService.Execute:input_type -> butler.v1.ExecuteRequest
+	10, // 28: butler.v1.ShellService.Control:input_type -> butler.v1.ControlRequest
+	12, // 29: butler.v1.ShellService.ListShells:input_type -> butler.v1.ListShellsRequest
+	14, // 30: butler.v1.ShellService.CloseShell:input_type -> butler.v1.CloseShellRequest
+	5,  // 31: butler.v1.ShellService.Route:output_type -> butler.v1.RouteResponse
+	7,  // 32: butler.v1.ShellService.Inspect:output_type -> butler.v1.InspectResponse
+	9,  // 33: butler.v1.ShellService.Execute:output_type -> butler.v1.ExecuteResponse
+	11, // 34: butler.v1.ShellService.Control:output_type -> butler.v1.ControlResponse
+	13, // 35: butler.v1.ShellService.ListShells:output_type -> butler.v1.ListShellsResponse
+	15, // 36: butler.v1.ShellService.CloseShell:output_type -> butler.v1.CloseShellResponse
+	31, // [31:37] is the sub-list for method output_type
+	25, // [25:31] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_butler_v1_shell_proto_init() }
@@ -1281,7 +1505,7 @@ func file_butler_v1_shell_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_butler_v1_shell_proto_rawDesc), len(file_butler_v1_shell_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

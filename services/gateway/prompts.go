@@ -1,0 +1,99 @@
+package gateway
+
+import (
+	"context"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/butlerhub/butler/pkg/approval"
+	"github.com/butlerhub/butler/pkg/chat"
+	"github.com/butlerhub/butler/pkg/fault"
+	"github.com/butlerhub/butler/pkg/sealed"
+	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
+)
+
+// maxPrompts bounds the password prompts that are known, about 200 bytes each.
+const maxPrompts = 10_000
+
+// prompts are the password prompts of people's shells: what a person says in the conversation of one is sealed before it is
+// written, so that neither the log nor their other devices have it. See package sealed.
+type prompts struct {
+	now func() time.Time
+
+	mu sync.Mutex
+	by map[int64]*butlerv1.ShellPrompt // by person
+}
+
+func newPrompts(now func() time.Time) *prompts {
+	return &prompts{now: now, by: map[int64]*butlerv1.ShellPrompt{}}
+}
+
+// runPrompts hears of prompts until ctx ends.
+func (s *Service) runPrompts(ctx context.Context) error {
+	stop, err := s.bus.Listen(sealed.Changed, func(data []byte) {
+		var m butlerv1.ShellPrompt
+		if err := chat.Decode(data, &m); err != nil || m.GetPersonId() <= 0 {
+			s.log.Warn("a notice that cannot be read", "subject", sealed.Changed, "error", err)
+			return
+		}
+		s.prompts.heard(&m)
+	})
+	if err != nil {
+		return err
+	}
+	defer stop()
+	ask := func() {
+		data, err := chat.Encode(&butlerv1.ShellPromptsAsked{})
+		if err == nil {
+			err = s.bus.Notify(sealed.Asked, data)
+		}
+		if err != nil {
+			s.log.Debug("shell-runners cannot be asked for prompts now", "error", err)
+		}
+	}
+	ask()
+	unwatch := s.bus.OnReconnect(ask) // notices sent while the connection was away are lost
+	defer unwatch()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (p *prompts) heard(m *butlerv1.ShellPrompt) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	was := p.by[m.GetPersonId()]
+	switch {
+	case len(m.GetKey()) == 0:
+		if was.GetHost() == m.GetHost() { // another host's may still be there
+			delete(p.by, m.GetPersonId())
+		}
+	case was != nil || len(p.by) < maxPrompts:
+		p.by[m.GetPersonId()] = m
+	}
+}
+
+// command is how a message begins that is for Butler also while a program asks for a password: /cancel, /key C-c.
+var command = regexp.MustCompile(`^\s*/[a-z-]+(\s|$)`)
+
+// seal gives a message sealed when it answers a prompt, nil when it does not.
+func (p *prompts) seal(person, conversation int64, text string) (*butlerv1.SealedInput, error) {
+	p.mu.Lock()
+	m := p.by[person]
+	if m != nil && !p.now().Before(m.GetUntil().AsTime()) {
+		delete(p.by, person)
+		m = nil
+	}
+	p.mu.Unlock()
+	if m == nil || m.GetConversationId() != conversation || command.MatchString(text) {
+		return nil, nil
+	}
+	if said, ok := approval.ParseDecision(text); ok && said.Code != "" {
+		return nil, nil
+	}
+	box, err := sealed.Seal(text, m.GetKey())
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Internal, "what answers a password prompt could not be sealed, so it was not written")
+	}
+	return &butlerv1.SealedInput{Host: m.GetHost(), Box: box}, nil
+}
