@@ -133,7 +133,7 @@ func seedAndPublic(pair nkeys.KeyPair) (seed, public string, err error) {
 func adoptGlobal(dir string) error {
 	before, now := filepath.Join(dir, "jetstream", "$G"), filepath.Join(dir, "jetstream", ServicesAccount)
 	if _, err := os.Stat(before); err != nil {
-		return nil // there were none
+		return nil //nolint:nilerr // there were none
 	}
 	if _, err := os.Stat(now); err == nil {
 		return nil

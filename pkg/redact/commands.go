@@ -34,7 +34,7 @@ func init() {
 	add("openssl", flagOf{flag: "-k"}, flagOf{flag: "-pass", split: ':'}, flagOf{flag: "-passin", split: ':'}, flagOf{flag: "-passout", split: ':'})
 	add("zip unzip zipcloak", flagOf{flag: "-P", attached: true})
 	add("7z 7za 7zz rar unrar", flagOf{flag: "-p", attached: true, only: true})
-	add("sqlcmd bcp isql ipmitool mosquitto_pub mosquitto_sub", flagOf{flag: "-P"})
+	add("sqlcmd bcp isql ipmitool mosquitto_pub mosquitto_sub", flagOf{flag: "-P"}) //nolint:misspell // its name
 	add("plink pscp psftp", flagOf{flag: "-pw"})
 	add("snmpwalk snmpget", flagOf{flag: "-A"}, flagOf{flag: "-X"})
 	add("usermod useradd", flagOf{flag: "-p"})

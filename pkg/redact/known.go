@@ -112,12 +112,12 @@ func (k *known) change(f func()) {
 	k.set.Store(set)
 }
 
-func (s *knownSet) put(p pattern) {
+func (k *knownSet) put(p pattern) {
 	h := hash3(p.text)
-	s.first[h>>3] |= 1 << (h & 7)
+	k.first[h>>3] |= 1 << (h & 7)
 	head := binary.LittleEndian.Uint64(p.text)
-	s.by[head] = append(s.by[head], p)
-	s.byFirst[p.text[0]] = append(s.byFirst[p.text[0]], p)
+	k.by[head] = append(k.by[head], p)
+	k.byFirst[p.text[0]] = append(k.byFirst[p.text[0]], p)
 }
 
 func hash3(b []byte) uint32 {

@@ -81,7 +81,7 @@ func Serve(ctx context.Context, l net.Listener, s *http.Server) error {
 	if err := shutdown(stop); err != nil {
 		_ = s.Close()
 	}
-	<-failed
+	<-failed //nolint:errcheck // that it was closed
 	return nil
 }
 

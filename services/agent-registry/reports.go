@@ -170,7 +170,7 @@ func (s *Service) laterAttempt(ctx context.Context, ref task.Ref, attempt int, b
 		return 0, err
 	}
 	if _, n, err := task.ParseReport(newest.Subject); newest.Seq <= before && (err != nil || n <= attempt) {
-		return 0, nil // the usual case
+		return 0, nil //nolint:nilerr // the usual case
 	}
 	events, err := s.bus.Load(ctx, bus.ReportStream, ref.AnyReport(), 0, 0)
 	if err != nil {

@@ -162,7 +162,7 @@ func (s *Service) Run(ctx context.Context) error {
 
 func endOf(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // it was to end
 	}
 	return err
 }

@@ -102,8 +102,8 @@ func TestTypedCommandsThatDoNotRun(t *testing.T) {
 		decide         func(*butlerv1.Approval)
 		reason, want   string
 	}{
-		"denied":     {"rm a", "en", no("not on a Friday"), "denied", "Not run: carol denied it: Not on a Friday."},
-		"denied, zh": {"rm a", "zh", no("周五不行"), "denied", "未运行：carol 已拒绝：周五不行。"},
+		"denied":     {"rm a", "en", no("not on a Friday"), "denied", "Not run: carol denied it: “not on a Friday”"},
+		"denied, zh": {"rm a", "zh", no("周五不行"), "denied", "未运行：carol 已拒绝：“周五不行”"},
 		"expired":    {"rm a", "en", func(a *butlerv1.Approval) { a.Status = approval.Expired }, "expired", "Not run: nobody approved it in time. Send it again to ask anew."},
 		"policy":     {"mkfs x", "en", nil, "refused", "Not run: the policy refuses it: it deletes files"},
 		"policy, zh": {"mkfs x", "zh", nil, "refused", "未运行：策略拒绝：会删除文件"},

@@ -54,7 +54,7 @@ func (t *talk) remembers(ctx context.Context) (end journal.End, handled bool, er
 	}
 	var do func(context.Context) (memoryOutcome, error)
 	switch {
-	case t.past.attached != "":
+	case word == compactWord && t.past.attached != "": // there it is the shell's: a picture of it
 		return end, false, nil
 	case word == rememberWord && rest == "":
 		do = t.listPins

@@ -112,8 +112,8 @@ func (w words) goesOn(a *butlerv1.Approval, res *butlerv1.ExecuteResponse, after
 	command, shell := inline(a.GetEffect().GetCommand()), res.GetShell()
 	switch {
 	case shell.GetPassword():
-		return fmt.Sprintf(w.pick("\n`%s` waits for a password. What you write next goes to it; it is not shown on the screen, but it stands in this conversation. `/cancel` interrupts it.\n\n",
-			"\n`%s` 正在等待密码。接下来输入的内容会传给它，不会显示在屏幕上，但会留在本会话中。`/cancel` 可中断。\n\n"), command)
+		return fmt.Sprintf(w.pick("\n`%s` waits for a password. What you write next goes to it, sealed: it is kept nowhere. `/cancel` interrupts it.\n\n",
+			"\n`%s` 正在等待密码。接下来输入的内容会加密传给它，不会保存在任何地方。`/cancel` 可中断。\n\n"), command)
 	case shell.GetState() == "blocked":
 		return fmt.Sprintf(w.pick("\n`%s` waits for a line. What you write next goes to it; `/cancel` interrupts it.\n\n",
 			"\n`%s` 正在等待输入。接下来输入的内容会传给它；`/cancel` 可中断。\n\n"), command)
@@ -195,7 +195,10 @@ func (w words) result(r routeOutcome, d deed) string {
 	case approval.Denied:
 		by, why := denier(d.approval)
 		out := fmt.Sprintf(w.pick("Not run: %s denied it", "未运行：%s 已拒绝"), by)
-		return out + w.after(why)
+		if why = strings.TrimSpace(firstRunes(why, shownReason)); why == "" {
+			return out + w.after("")
+		}
+		return out + fmt.Sprintf(w.pick(": “%s”", "：“%s”"), why) // in their words
 	case approval.Expired:
 		return w.pick("Not run: nobody approved it in time. Send it again to ask anew.", "未运行：未在期限内获得批准。如仍需要，请重新发送。")
 	case approval.Withdrawn:

@@ -68,7 +68,7 @@ func TestUpRunsCommands(t *testing.T) {
 
 	d.stop()
 	h.start("up").ready().stop()
-	d = h.up()
+	h.up()
 	assert.Contains(t, h.ok("", "chat", "echo $X; pwd"), "5\n/usr", "the shell is the same")
 	assert.Contains(t, h.ok("", "chat", "!echo [$BUTLER_DATA_DIR]"), "\n[]\n", "nothing of Butler's is in its environment")
 	assert.Contains(t, h.ok("", "chat", "/shell off"), "not attached")

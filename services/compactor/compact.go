@@ -49,7 +49,7 @@ func (s *Service) compact(ctx context.Context, session chat.Session, reason stri
 
 func (s *Service) attempt(ctx context.Context, session chat.Session, reason string, by *butlerv1.Actor) (string, *butlerv1.StoredSummary, error) {
 	if s.model == nil {
-		return resultModel, nil, fault.New(fault.Unavailable, "no model is configured that could write summaries: set BUTLER_BASE_URL and BUTLER_MODEL")
+		return resultModel, nil, fault.New(fault.Conflict, "no model is configured that could write summaries: set BUTLER_BASE_URL and BUTLER_MODEL")
 	}
 	if left := s.patience.left(s.now(), session); left > 0 && by == nil {
 		return resultWaiting, nil, nil

@@ -170,7 +170,7 @@ func (s *Service) reopen(ctx context.Context, id string) (*job, error) {
 	// Whoever asked for it, asked another process.
 	j := &job{id: id, seq: ev.Seq, use: &butlerv1.ApprovalUse{}, ended: make(chan struct{}), left: true}
 	if chat.Decode(ev.Data, j.use) != nil || j.use.GetStatus() != approval.Taken {
-		return nil, nil
+		return nil, nil //nolint:nilerr // nothing is open of it
 	}
 	j.req, j.risk = s.notedRequest(id)
 	if j.req == nil { // the note is lost: what the use itself says

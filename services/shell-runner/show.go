@@ -94,7 +94,7 @@ func (c *control) compact(ctx context.Context) error {
 	if n := len(p.LastOutput); n > maxLastOutput {
 		p.LastOutput = "…" + strings.ToValidUTF8(p.LastOutput[n-maxLastOutput:], "")
 	}
-	data, err := json.MarshalIndent(p, "", "  ")
+	data, err := json.MarshalIndent(p, "", "  ") //nolint:gosec // pwd is the directory
 	if err != nil {
 		return err
 	}
@@ -122,6 +122,8 @@ func (c *control) help() string {
 	line("/pwd", "show the directory", "显示当前目录")
 	line("/jobs", "list what runs", "列出作业")
 	line("/compact", "snapshot: directory, names of variables, last output", "快照：目录、变量名、最近输出")
+	line("/remember fact", "pin a fact in this conversation; alone: what is pinned", "在本会话中固定一条内容；单独使用则列出已固定的内容")
+	line("/forget fact", "take it back, by its text or number", "按文本或编号取消固定")
 	for _, s := range c.order {
 		fmt.Fprintf(&b, "- `%s` — %s\n", strings.Join(s.Triggers(), "`, `"), s.Description(c.req.GetLanguage()))
 	}

@@ -124,7 +124,7 @@ func (s *eventStream) take(line []byte) error {
 		s.done = true
 		s.exchange.update(func(x *exchangeState) { x.done = true })
 		s.pass(data)
-		return nil
+		return nil //nolint:nilerr // whoever reads the stream says what is wrong with it
 	}
 	if text, ok := s.likeBefore(data); ok {
 		s.text = append(s.text, text...)
@@ -180,7 +180,7 @@ func (s *eventStream) inspect(data []byte) error {
 	var e event
 	if json.Unmarshal(data, &e) != nil {
 		s.pass(data)
-		return nil
+		return nil //nolint:nilerr // whoever reads the stream says what is wrong with it
 	}
 	if e.failed() {
 		return s.fail(data)

@@ -111,10 +111,10 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
 	case resp.StatusCode < 200 || resp.StatusCode > 299:
-		defer body.Close()
+		defer func() { _ = body.Close() }()
 		return nil, t.refusal(resp, body)
 	case media == "text/html":
-		defer body.Close()
+		defer func() { _ = body.Close() }()
 		return nil, &statusError{status: http.StatusNotFound, message: "the address answers with a web page"}
 	case !chat:
 		resp.Body = body
@@ -125,7 +125,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if media != "text/event-stream" {
 		if beginsObject(lines) {
 			// An endpoint that cannot stream: its whole answer becomes a stream of one event.
-			defer body.Close()
+			defer func() { _ = body.Close() }()
 			whole, err := io.ReadAll(lines)
 			if err != nil {
 				return nil, err
