@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -94,16 +95,21 @@ func ParsePolicy(data []byte) (*Policy, error) {
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	dec.KnownFields(true)
-	if err := dec.Decode(&doc); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = errors.New("it is empty; write version: 1 and rules")
+	var problems []string
+	err := dec.Decode(&doc)
+	if wrong, ok := errors.AsType[*yaml.TypeError](err); ok { // what fits was read all the same
+		for _, p := range wrong.Errors {
+			problems = append(problems, unknownField.ReplaceAllString(p, "there is no field $1"))
 		}
-		return nil, fault.Wrap(err, fault.Invalid, "the policy cannot be read: %s", yamlProblem(err))
+	} else if errors.Is(err, io.EOF) {
+		return nil, fault.New(fault.Invalid, "the policy is empty; write version: 1 and rules")
+	} else if err != nil {
+		return nil, fault.New(fault.Invalid, "the policy cannot be read: %s",
+			strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", " "), "yaml: "))
 	}
 	if err := dec.Decode(new(any)); !errors.Is(err, io.EOF) {
 		return nil, fault.New(fault.Invalid, "the policy must be one YAML document")
 	}
-	var problems []string
 	if doc.Version != 1 {
 		problems = append(problems, fmt.Sprintf("version: must be 1, not %d", doc.Version))
 	}
@@ -134,9 +140,8 @@ func ParsePolicy(data []byte) (*Policy, error) {
 	return &Policy{rules: append(doc.Rules, builtIn[len(builtIn)-1])}, nil
 }
 
-func yamlProblem(err error) string {
-	return strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", " "), "yaml: ")
-}
+// unknownField is how package yaml says that there is no such field.
+var unknownField = regexp.MustCompile(`field (\S+) not found in type \S+`)
 
 // check completes the rule's defaults and says what is wrong with it.
 func (r *rule) check() (problems []string) {

@@ -98,7 +98,7 @@ func TestBadPoliciesAreRefusedWhole(t *testing.T) {
 	for yaml, says := range map[string]string{
 		"":                        "empty",
 		"version: 2\nrules: []":   "version: must be 1",
-		"version: 1\nrule: []":    "field rule not found",
+		"version: 1\nrule: []":    "there is no field rule",
 		"version: 1\nrules: [{}]": "needs a name",
 		"version: 1\nrules: [{name: a, then: maybe}]":                                                                  `"maybe" is none of run, ask, refuse`,
 		"version: 1\nrules: [{name: a, then: run, quorum: 2}]":                                                         "belong to then: ask",
@@ -118,6 +118,9 @@ func TestBadPoliciesAreRefusedWhole(t *testing.T) {
 		_, err := ParsePolicy([]byte(yaml))
 		require.ErrorContains(t, err, says, "%s", yaml)
 	}
+	_, err := ParsePolicy([]byte("version: 1\nrules:\n  - name: a\n    when:\n      hots: [x]\n      risk: [lowish]\n    then: runn\n"))
+	require.EqualError(t, err, `the policy is not valid: line 5: there is no field hots; rule 1 (a): when.risk: "lowish" is none of `+
+		`low, medium, high, critical; rule 1 (a): then: "runn" is none of run, ask, refuse`, "all of it, once")
 }
 
 func FuzzParsePolicy(f *testing.F) {

@@ -111,7 +111,7 @@ func approvalPolicy(s config.Settings) (*approvalservice.Policy, error) {
 	}
 	policy, err := approvalservice.ParsePolicy(data)
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, "BUTLER_APPROVAL_POLICY: %s: %s", file, fault.MessageOf(err))
+		return nil, fault.New(fault.Invalid, "BUTLER_APPROVAL_POLICY: %s: %s", file, fault.MessageOf(err))
 	}
 	return policy, nil
 }

@@ -171,6 +171,40 @@ func waitFor(t testing.TB, ok func() bool) {
 }
 
 // A process that ended between writing its intent and sending the command: nobody knows, and it is not sent.
+// A data folder that was copied, to try a backup for instance, leaves the shells of the original alone.
+func TestACopyTakesNoShells(t *testing.T) {
+	t.Parallel()
+	r := open(t, Config{})
+	s := r.session("17")
+	backup := folder(t)
+	require.NoError(t, os.MkdirAll(backup, 0o700))
+	name := filepath.Base(s.dir)
+	require.NoError(t, os.Mkdir(filepath.Join(backup, name), 0o700))
+	for _, file := range []string{fileSession, fileProgress, fileOutput} {
+		data, err := os.ReadFile(s.path(file))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(backup, name, file), data, 0o600))
+	}
+	other := open(t, Config{Dir: backup})
+	found, err := other.Recover(within(t))
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	require.ErrorContains(t, found[0].Err, "copy")
+	require.NoDirExists(t, filepath.Join(backup, name))
+	out, _ := run(t, s, "echo alive")
+	require.Equal(t, "alive\n", out)
+	// The same folder by another name is none.
+	link := filepath.Join(filepath.Dir(backup), "l")
+	require.NoError(t, os.Symlink(filepath.Dir(s.dir), link))
+	require.False(t, copiedRecord(t, filepath.Join(link, name)))
+}
+
+func copiedRecord(t *testing.T, dir string) bool {
+	rec, err := readRecord(dir)
+	require.NoError(t, err)
+	return copied(dir, rec)
+}
+
 func TestACommandThatWasNeverSentIsUnknown(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)

@@ -83,6 +83,13 @@ func (h *Host) recoverOne(ctx context.Context, key string, rec record, sl *slot)
 		h.drop(key, sl)
 		return r
 	}
+	if dir := filepath.Join(h.cfg.Dir, key); copied(dir, rec) {
+		err := sessionNotFound("butler_"+key, errors.New("the folder is a copy of one that lives elsewhere"))
+		_ = os.RemoveAll(dir)
+		sl.err = err
+		h.drop(key, sl)
+		return Recovered{User: rec.User, Err: err}
+	}
 	account, err := h.account(rec.User)
 	if err != nil { // nobody may use it any more: it ends
 		s := newSession(h, key, rec.User, nil)
@@ -96,6 +103,17 @@ func (h *Host) recoverOne(ctx context.Context, key string, rec record, sl *slot)
 	}
 	sl.s = s
 	return *r
+}
+
+// copied says whether a session's folder is a copy, as a backup that was restored beside the original is: its shell is the
+// original's, and not to be touched.
+func copied(dir string, rec record) bool {
+	was, err := os.Stat(filepath.Dir(filepath.Dir(rec.Socket)))
+	if err != nil {
+		return false // moved, or gone
+	}
+	is, err := os.Stat(dir)
+	return err == nil && !os.SameFile(was, is)
 }
 
 func (s *Session) readProgress() progress {
