@@ -228,7 +228,7 @@ func TestDoctorAndReplay(t *testing.T) {
 			assert.Equal(t, checkOK, f.Status, "%+v", f)
 		}
 	}
-	for _, check := range []string{"settings", "data", "disk", "clock", "gateway", "nats", "stream CHAT", "durability", "sql", "model", "approval", "shell"} {
+	for _, check := range []string{"settings", "data", "disk", "clock", "gateway", "nats", "stream CHAT", "stream APPROVAL", "stream WORK", "durability", "sql", "model", "approval", "shell"} {
 		assert.Equal(t, checkOK, statusOf(findings, check), check)
 	}
 

@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cloudwego/eino/schema"
@@ -64,10 +65,15 @@ func (d *patient) checkNATS(ctx context.Context) []finding {
 	if err != nil {
 		return append(out, fail("streams", "", "%v", err))
 	}
-	for _, want := range bus.Streams(s.NATS.Replicas) {
-		out = append(out, checkStream(ctx, js, want))
+	// At once: what these credentials may not see is not answered at all, and each waits as long.
+	streams := bus.Streams(s.NATS.Replicas)
+	found := make([]finding, len(streams))
+	var wg sync.WaitGroup
+	for i, want := range streams {
+		wg.Go(func() { found[i] = checkStream(ctx, js, want) })
 	}
-	return append(out, d.durability(ctx, target)...)
+	wg.Wait()
+	return append(append(out, found...), d.durability(ctx, target)...)
 }
 
 // hostsOf leaves of NATS URLs what is no secret.
@@ -92,7 +98,7 @@ func checkStream(ctx context.Context, js jetstream.JetStream, want jetstream.Str
 		return fail(name, "start `butler up`, or the services: each makes the streams that it writes", "it does not exist")
 	}
 	if err != nil {
-		return warn(name, "ask with other credentials; the gateway's may see CHAT and DELTA", "it cannot be looked at: %v", err)
+		return warn(name, "ask with the operator's credentials: a service's may see what it needs", "it cannot be looked at: %v", err)
 	}
 	info := stream.CachedInfo()
 	have := info.Config
@@ -120,18 +126,43 @@ func checkStream(ctx context.Context, js jetstream.JetStream, want jetstream.Str
 			"differs from what this version declares: %s", strings.Join(differences, ", "))
 	}
 	missing := 0
+	var idle []string
 	for _, c := range bus.Consumers(want.Name) {
-		if _, err := stream.Consumer(ctx, c.Durable); errors.Is(err, jetstream.ErrConsumerNotFound) {
+		cons, err := stream.Consumer(ctx, c.Durable)
+		if errors.Is(err, jetstream.ErrConsumerNotFound) {
 			missing++
+		}
+		service, _, _ := strings.Cut(c.Durable, "-")
+		if err == nil && !slices.Contains(idle, service) && !taken(ctx, cons) {
+			idle = append(idle, service)
 		}
 	}
 	if missing > 0 {
 		return fail(name, "restart butler-brain, which makes them", "%d of its consumers are missing", missing)
 	}
+	if len(idle) > 0 {
+		return warn(name, "start it, or look at its log", "nobody works on it for: %s", strings.Join(idle, ", "))
+	}
 	if want.Name == bus.ParkedStream && info.State.Msgs > 0 {
 		return warn(name, "look at them: nats stream view "+want.Name, "%d items were given up", info.State.Msgs)
 	}
 	return ok(name, "as declared; %d messages, %.1f MiB", info.State.Msgs, float64(info.State.Bytes)/(1<<20))
+}
+
+// taken says whether somebody asks for what a consumer has. Between two requests there may be none for an instant.
+func taken(ctx context.Context, c jetstream.Consumer) bool {
+	for range 3 {
+		info, err := c.Info(ctx)
+		if err != nil || info.NumWaiting > 0 || info.NumAckPending > 0 {
+			return true // or nobody knows
+		}
+		select {
+		case <-ctx.Done():
+			return true
+		case <-time.After(150 * time.Millisecond):
+		}
+	}
+	return false
 }
 
 const syncAdvice = "a power cut can lose what was acknowledged within that time; unset BUTLER_NATS_SYNC, or set sync_interval: always " +

@@ -91,9 +91,16 @@ func TestServicesStartInAnyOrder(t *testing.T) {
 		assert.NotEqual(t, checkFail, f.Status, "%+v", f)
 	}
 	assert.Equal(t, checkOK, statusOf(findings, "stream CHAT"))
+	assert.Equal(t, checkOK, statusOf(findings, "stream APPROVAL"))
+	approvals.stop()
+	findings = nil
+	require.NoError(t, json.Unmarshal([]byte(h.run("", "doctor", "--json").out), &findings))
+	assert.Equal(t, checkWarn, statusOf(findings, "stream APPROVAL"), "nobody works on it")
 
 	for _, d := range []*daemon{gateway, brain, registry, approvals, runner} {
-		d.stop()
+		if d != approvals {
+			d.stop()
+		}
 		assert.NotContains(t, d.stderr(), "Permissions Violation")
 	}
 }
