@@ -82,6 +82,7 @@ func (c *check) judge() bool {
 		c.add(high, "incomplete", len(text)-1, len(text), `\`)
 		return false
 	}
+	c.shellOptions(c.req.Session.Options)
 	c.history(text, file)
 	c.oddText(text, file)
 	w := &walker{c: c, sc: c.scope()}
@@ -116,6 +117,7 @@ func (c *check) scope() *scope {
 		aliases:   map[string]string{},
 		declared:  req.Session.Functions,
 		expanding: map[string]bool{},
+		tame:      map[string]bool{},
 	}
 	if req.User != "" {
 		s.vars["USER"] = []string{req.User}

@@ -17,7 +17,7 @@ func init() {
 		"curl": checkCurl, "network": checkNetwork, "mounts": checkMounts, "shelltext": checkShellText, "chdir": checkChdir,
 		"fd": checkFD, "stdin": checkStdin, "jq": checkJQ, "editor": checkEditor, "gitconfig": checkGitConfig, "print": checkPrint,
 		"tokens": checkTokens, "install": checkInstall, "disk": checkDisk,
-		"runs": checkRuns, "second": checkSecond, "sends": checkSends, "elsewhere": checkElsewhere, "netcat": checkNetcat, "mongo": checkMongo, "ansible": checkAnsible,
+		"runs": checkRuns, "second": checkSecond, "sends": checkSends, "elsewhere": checkElsewhere, "netcat": checkNetcat, "address": checkAddress, "modules": checkModules, "image": checkImage, "mongo": checkMongo, "ansible": checkAnsible,
 	} {
 		checks[name] = f
 	}
@@ -263,22 +263,6 @@ func checkSecond(w *walker, c *command) {
 	}
 }
 
-// checkSends judges programs that may send what they are given on standard input to another host.
-func checkSends(w *walker, c *command) {
-	if len(c.operands) > 0 && c.operands[0].text == "s_client" && w.sc.stdin.kind == fromPipe {
-		w.addWord(high, "sends-input", c.at)
-	}
-}
-
-// checkElsewhere judges runners of tests that are pointed at code outside of the project, where others may write.
-func checkElsewhere(w *walker, c *command) {
-	for _, x := range append(c.valuesOf("-c", "--rootdir"), c.operands...) {
-		if strings.HasPrefix(x.text, "/") && w.place(x) == placeTemp {
-			w.addWord(medium, "runs-script", x)
-		}
-	}
-}
-
 func checkPrint(w *walker, c *command) {
 	for i, x := range c.raw {
 		if x.text == "-v" && i+1 < len(c.raw) {
@@ -381,14 +365,6 @@ func checkShellText(w *walker, c *command) {
 	}
 }
 
-func checkNetwork(w *walker, c *command) {
-	for _, x := range c.words[1:] {
-		if x.substs {
-			w.addWord(medium, "sends-computed", x)
-		}
-	}
-}
-
 // checkTokens is for programs whose operands are code in no language the guard reads.
 func checkTokens(w *walker, c *command) {
 	for _, x := range c.raw {
@@ -424,15 +400,6 @@ func checkEditor(w *walker, c *command) {
 			w.addWord(medium, "edits-system", x)
 		}
 	}
-}
-
-func checkNetcat(w *walker, c *command) {
-	switch w.sc.stdin.kind {
-	case fromPipe, fromFile:
-		w.addWord(high, "sends-input", c.at)
-	default:
-	}
-	checkNetwork(w, c)
 }
 
 func checkAnsible(w *walker, c *command) {

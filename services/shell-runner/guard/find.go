@@ -10,7 +10,7 @@ func checkFD(w *walker, c *command) {
 		switch x.text {
 		case "-x", "-X", "--exec", "--exec-batch":
 			rest := append([]word(nil), c.words[i+1:]...)
-			rest = append(rest, word{text: unknown, start: c.at.start, end: c.at.end})
+			rest = append(rest, word{text: unknown, data: true, start: c.at.start, end: c.at.end})
 			if len(rest) > 1 {
 				w.exec(rest)
 			}
@@ -78,8 +78,19 @@ func checkFind(w *walker, c *command) {
 				name := path.Base(inner[0].text)
 				for j := range inner {
 					inner[j].text = strings.ReplaceAll(inner[j].text, "{}", unknown)
+					inner[j].data = inner[j].data || !inner[j].known()
 				}
-				w.exec(inner)
+				w.isolated(func() {
+					if strings.HasSuffix(text, "dir") && len(roots) > 0 { // in the folder of what is found
+						var dirs []string
+						for _, r := range roots {
+							paths, _ := w.absolute(r.text)
+							dirs = append(dirs, paths...)
+						}
+						w.sc.dirs = append(dirs, unknown)
+					}
+					w.exec(inner)
+				})
 				if name == "rm" || name == "unlink" || name == "shred" {
 					w.addWord(high, "removes-found", x)
 				}

@@ -12,6 +12,7 @@ func checkGitConfig(w *walker, c *command) {
 			}
 		}
 	}
+	w.gitElsewhere(c)
 	if len(c.operands) > 0 && c.operands[0].text == "config" {
 		ops := c.operands[1:]
 		if len(ops) > 0 && (ops[0].text == "set" || ops[0].text == "--add") {
@@ -45,6 +46,43 @@ func checkGitConfig(w *walker, c *command) {
 		}
 	}
 }
+
+// gitElsewhere judges which repository git works in, and which one it asks. The settings of a repository may name programs
+// (core.fsmonitor, core.pager, aliases, hooks), so one that somebody else filled runs what they like.
+func (w *walker) gitElsewhere(c *command) {
+	if w.far {
+		return
+	}
+	first := len(c.raw)
+	if len(c.operands) > 0 {
+		first = indexOf(c.raw, c.operands[0])
+	}
+	for _, o := range c.options {
+		switch {
+		case o.at > first || !o.has:
+		case o.name == "-C" && w.outside(o.value), o.name == "--git-dir", o.name == "--work-tree":
+			w.addWord(medium, "points-elsewhere", o.value)
+		}
+	}
+	w.strayed(c)
+	if len(c.operands) < 2 || !asksRemote[c.operands[0].text] {
+		return
+	}
+	for i, x := range c.operands[1:] {
+		// The repository, or an address; a computed branch is as usual.
+		if leaves(x) && (i == 0 || strings.ContainsAny(x.text, ":/")) {
+			w.addWord(medium, "sends-computed", x)
+		}
+	}
+	for _, o := range c.options {
+		if o.has && leaves(o.value) {
+			w.addWord(medium, "sends-computed", o.value)
+		}
+	}
+}
+
+// asksRemote are subcommands that speak with another host.
+var asksRemote = set(`fetch ls-remote clone pull push remote archive submodule request-pull`)
 
 func indexOf(words []word, x word) int {
 	for i, y := range words {

@@ -20,7 +20,16 @@ func checkAwk(w *walker, c *command) {
 	for _, x := range programs {
 		switch awkRisk(x.text) {
 		case high:
-			w.addWord(high, "dangerous-code", x)
+			if lines, ok := awkPipes(x.text); ok && x.known() {
+				w.isolated(func() {
+					w.sc.stdin = source{kind: fromPipe}
+					for _, line := range lines {
+						w.code(x.with(line))
+					}
+				})
+			} else {
+				w.addWord(high, "dangerous-code", x)
+			}
 		case medium:
 			w.addWord(medium, "writes-file", x)
 			for _, m := range awkTarget.FindAllStringSubmatch(x.text, 8) {
@@ -37,13 +46,50 @@ func checkAwk(w *walker, c *command) {
 }
 
 var (
+	awkPipe   = regexp.MustCompile(`\|[ \t]*"[ \t]*(?:[;}\n]|$)`) // to a text that ends there: "sort " x would go on
 	awkTarget = regexp.MustCompile(`>>?\s*"([^"]*)"`)
 	awkPrint  = regexp.MustCompile(`\bprintf?\b[^;}\n]*>`)
 	awkRuns   = regexp.MustCompile(`\bsystem\s*\(|\|&?|@load|@include|@\s*[A-Za-z_]\w*\s*\(|/inet/`)
 )
 
+// awkPipes gives the command lines that an awk program pipes to, when they stand in it as they are (print | "sort -rn") and
+// nothing else in it starts a program or writes a file.
+func awkPipes(code string) (lines []string, ok bool) {
+	bare, texts := awkBare(code)
+	pipes := awkPipe.FindAllStringIndex(bare, -1)
+	rest := awkPipe.ReplaceAllString(bare, " ")
+	if len(pipes) == 0 || strings.Contains(rest, "|") || awkRuns.MatchString(rest) || hasPrintRedirect(rest) || strings.Contains(code, "/inet/") {
+		return nil, false
+	}
+	for _, p := range pipes {
+		text := texts[strings.Count(bare[:p[1]], `"`)-1]
+		if strings.Contains(text, `\`) {
+			return nil, false
+		}
+		lines = append(lines, text)
+	}
+	return lines, true
+}
+
 // awkRisk looks at an awk program without its texts and regular expressions.
 func awkRisk(code string) level {
+	if strings.Contains(code, "/inet/") {
+		return high
+	}
+	text, _ := awkBare(code)
+	switch {
+	case awkRuns.MatchString(text):
+		return high
+	case hasPrintRedirect(text):
+		return medium
+	}
+	return low
+}
+
+// awkBare gives an awk program with a quote for each text and regular expression, without comments and without ||; and
+// those texts, in order.
+func awkBare(code string) (string, []string) {
+	var texts []string
 	var bare strings.Builder
 	last := byte(' ') // last character that is not blank: tells a regular expression from a division
 	for i := 0; i < len(code); i++ {
@@ -57,9 +103,7 @@ func awkRisk(code string) level {
 				}
 				j++
 			}
-			if ch == '"' && strings.Contains(code[i:min(j, len(code))], "/inet/") {
-				return high
-			}
+			texts = append(texts, code[i+1:min(j, len(code))])
 			i = j
 			bare.WriteByte('"')
 			last = 'x'
@@ -75,14 +119,7 @@ func awkRisk(code string) level {
 			last = ch
 		}
 	}
-	text := strings.ReplaceAll(bare.String(), "||", "  ")
-	switch {
-	case awkRuns.MatchString(text):
-		return high
-	case hasPrintRedirect(text):
-		return medium
-	}
-	return low
+	return strings.ReplaceAll(bare.String(), "||", "  "), texts
 }
 
 // hasPrintRedirect finds `print … > file`; between parentheses > compares.

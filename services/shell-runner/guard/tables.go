@@ -32,6 +32,7 @@ type program struct {
 	uses    use             // what becomes of operands
 	writes  []string        // options whose value is a path that is written
 	outputs []string        // the same, of a build: a fault only outside the project
+	points  []string        // options whose value is a folder or file whose code or settings are used
 	checks  []string        // names of functions in Go that look further
 	rules   []rule
 	subs    bool // some rule names a subcommand
@@ -199,6 +200,11 @@ func (t *tables) directive(p *program, words []string) error {
 		}
 	case "outputs":
 		p.outputs = append(p.outputs, args...)
+		for _, a := range args {
+			p.values[a] = true
+		}
+	case "points":
+		p.points = append(p.points, args...)
 		for _, a := range args {
 			p.values[a] = true
 		}

@@ -276,10 +276,13 @@ func (w *walker) forClause(x *syntax.ForClause) {
 		}
 		w.branch(func() {
 			w.sc.set(loop.Name.Value, nil)
+			// What a pattern matches is not in the text.
+			listed := len(items) > 0 && !slices.ContainsFunc(items, func(x word) bool { return x.data || x.glob })
 			// Few constants are judged one after the other.
 			if len(items) > 0 && len(items) <= 8 && !slices.ContainsFunc(items, func(x word) bool { return !x.known() || x.glob }) {
 				for _, item := range items {
 					w.sc.set(loop.Name.Value, []string{item.text})
+					w.sc.tame[loop.Name.Value] = listed
 					w.stmts(x.Do)
 				}
 				return
@@ -287,6 +290,7 @@ func (w *walker) forClause(x *syntax.ForClause) {
 			if prefix, ok := commonPlace(items); ok {
 				w.sc.set(loop.Name.Value, []string{prefix})
 			}
+			w.sc.tame[loop.Name.Value] = listed
 			w.stmts(x.Do)
 		})
 		return
@@ -295,6 +299,12 @@ func (w *walker) forClause(x *syntax.ForClause) {
 		w.arithmetic(loop.Cond)
 		w.arithmetic(loop.Post)
 		endless = loop.Cond == nil
+		if name := counter(loop.Init); name != "" && !slices.Contains(assigned(x), name) {
+			w.sc.tame[name] = true
+			if !w.tame(loop.Init) || !w.tame(loop.Cond) || !w.tame(loop.Post) {
+				delete(w.sc.tame, name)
+			}
+		}
 	}
 	w.branch(func() {
 		w.sc.inLoop = w.sc.inLoop || endless
@@ -435,6 +445,42 @@ func (w *walker) arithmetic(x syntax.ArithmExpr) {
 		}
 		return true
 	})
+}
+
+// counter names the variable that a loop like for ((i=0; …)) begins with.
+func counter(init syntax.ArithmExpr) string {
+	if b, ok := init.(*syntax.BinaryArithm); ok {
+		if name, ok := b.X.(*syntax.Word); ok && isName(name.Lit()) {
+			return name.Lit()
+		}
+	}
+	return ""
+}
+
+// tame says whether an expression can only become a number that the text decides or counts: it reads no output of commands
+// and no variable that may hold anything.
+func (w *walker) tame(x syntax.ArithmExpr) bool {
+	if x == nil {
+		return true
+	}
+	ok := true
+	syntax.Walk(x, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.CmdSubst, *syntax.ProcSubst:
+			ok = false
+		case *syntax.ParamExp:
+			ok = ok && (n.Length || n.Param != nil && (w.sc.tame[n.Param.Value] || n.Param.Value == "RANDOM"))
+			return false
+		case *syntax.Word:
+			if name := n.Lit(); isName(name) {
+				v, known := w.sc.lookup(name)
+				known = known && !strings.Contains(strings.Join(v, ""), unknown)
+				ok = ok && (known || w.sc.tame[name] || name == "RANDOM")
+			}
+		}
+		return ok
+	})
+	return ok
 }
 
 func hasSubstitution(s string) bool { return strings.Contains(s, "$(") || strings.ContainsAny(s, "`") }

@@ -139,6 +139,7 @@ func join(words []word) word {
 		out.loose = out.loose || x.loose
 		out.substs = out.substs || x.substs
 		out.process = out.process || x.process
+		out.data = out.data || x.data
 	}
 	return out
 }
@@ -203,7 +204,7 @@ func (w *walker) moreArguments(words, rest []word) []word {
 		for _, m := range marks {
 			if m != "" && strings.Contains(x.text, m) {
 				out[i].text = strings.ReplaceAll(x.text, m, unknown)
-				out[i].computed, out[i].loose = true, false
+				out[i].computed, out[i].loose, out[i].data = true, false, true
 				replaced = true
 			}
 		}
@@ -220,7 +221,7 @@ func (w *walker) moreArguments(words, rest []word) []word {
 		}
 	}
 	if !replaced {
-		out = append(out, word{text: unknown, computed: true, start: at.start, end: at.end})
+		out = append(out, word{text: unknown, computed: true, data: true, start: at.start, end: at.end})
 	}
 	return out
 }
