@@ -17,7 +17,7 @@ func init() {
 		"curl": checkCurl, "network": checkNetwork, "mounts": checkMounts, "shelltext": checkShellText, "chdir": checkChdir,
 		"fd": checkFD, "stdin": checkStdin, "jq": checkJQ, "editor": checkEditor, "gitconfig": checkGitConfig, "print": checkPrint,
 		"tokens": checkTokens, "install": checkInstall, "disk": checkDisk,
-		"runs": checkRuns, "second": checkSecond, "sends": checkSends, "elsewhere": checkElsewhere, "netcat": checkNetcat, "address": checkAddress, "modules": checkModules, "image": checkImage, "mongo": checkMongo, "ansible": checkAnsible,
+		"runs": checkRuns, "second": checkSecond, "sends": checkSends, "elsewhere": checkElsewhere, "netcat": checkNetcat, "address": checkAddress, "modules": checkModules, "image": checkImage, "ps": checkProcesses, "formats": checkFormats, "mongo": checkMongo, "ansible": checkAnsible,
 	} {
 		checks[name] = f
 	}
@@ -265,6 +265,9 @@ func checkSecond(w *walker, c *command) {
 
 func checkPrint(w *walker, c *command) {
 	for i, x := range c.raw {
+		if terminalOrder.MatchString(x.text) || strings.Contains(x.text, `\`) && (c.name == "printf" || c.has("-e")) && terminalOrder.MatchString(ansiC(x.text)) {
+			w.addWord(medium, "control-character", x)
+		}
 		if x.text == "-v" && i+1 < len(c.raw) {
 			target := c.raw[i+1]
 			name, _, _ := strings.Cut(target.text, "[")
@@ -275,6 +278,32 @@ func checkPrint(w *walker, c *command) {
 				w.addWord(l, "changes-environment", target)
 			}
 			w.sc.forget(name)
+		}
+	}
+}
+
+// terminalOrder finds what a terminal obeys instead of showing: answers that it types itself, titles, the clipboard. Colours
+// and moves of the cursor only show.
+var terminalOrder = regexp.MustCompile(`\x1b([\]PX^_c]|\[[0-9;?>=]*[cnqt])`)
+
+// checkProcesses finds ps e, which shows the environment of programs.
+func checkProcesses(w *walker, c *command) {
+	for i, x := range c.raw {
+		if !isLetters(x.text) || !strings.Contains(x.text, "e") {
+			continue
+		}
+		if i > 0 && strings.ContainsAny(c.raw[i-1].text[max(len(c.raw[i-1].text)-1, 0):], "opOCuUtgGNskqt") || i > 0 && c.raw[i-1].text == "--sort" {
+			continue // the value of the option before
+		}
+		w.addWord(medium, "shows-secrets", x)
+	}
+}
+
+// checkFormats judges the formats of tmux, which may run a command: #(…).
+func checkFormats(w *walker, c *command) {
+	for _, x := range c.raw {
+		if strings.Contains(x.text, "#(") {
+			w.addWord(high, "escapes-session", x)
 		}
 	}
 }

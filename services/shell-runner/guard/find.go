@@ -2,6 +2,7 @@ package guard
 
 import (
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -45,6 +46,11 @@ func checkFind(w *walker, c *command) {
 		switch {
 		case !begun && !strings.HasPrefix(text, "-") && text != "!" && text != "(" && text != "," && text != ")":
 			roots = append(roots, x)
+			paths, _ := w.absolute(x.text)
+			secret = secret || slices.ContainsFunc(paths, secretPath)
+			if secret && w.sc.listed {
+				w.addWord(medium, "reads-secret", x)
+			}
 			continue
 		case text == "!" || text == "(" || text == ")" || text == ",":
 			begun = true
@@ -54,7 +60,7 @@ func checkFind(w *walker, c *command) {
 			begun = begun || len(text) > 2
 			if takes {
 				i++
-				secret = secret || i < len(args) && strings.HasSuffix(text, "name") && secretPath(args[i].text)
+				secret = secret || i < len(args) && strings.HasSuffix(text, "name") && (secretPath(args[i].text) || secretGlob(args[i].text))
 			}
 			continue
 		}

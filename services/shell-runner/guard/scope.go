@@ -21,6 +21,7 @@ type scope struct {
 	tame       map[string]bool     // variables whose values, known or not, are numbers or words of the text
 	stdin      source
 	inLoop     bool // in a loop that may not end
+	listed     bool // what is printed names files that the rest of the pipe opens
 }
 
 // source is where a command reads its standard input from.

@@ -215,7 +215,10 @@ func (w *walker) binary(x *syntax.BinaryCmd) {
 		return
 	}
 	// A pipe: each side is a shell of its own.
-	w.isolated(func() { w.stmt(x.X) })
+	w.isolated(func() {
+		w.sc.listed = w.sc.listed || takesNames(x.Y)
+		w.stmt(x.X)
+	})
 	text, ok := w.constant([]*syntax.Stmt{x.X})
 	w.isolated(func() {
 		w.sc.stdin = source{kind: fromPipe}
@@ -224,6 +227,19 @@ func (w *walker) binary(x *syntax.BinaryCmd) {
 		}
 		w.stmt(x.Y)
 	})
+}
+
+// takesNames says whether a part of a pipe reads names and works on what they name.
+func takesNames(s *syntax.Stmt) bool {
+	switch x := s.Cmd.(type) {
+	case *syntax.CallExpr:
+		return isCall(s, "xargs", "parallel", "cpio", "tar", "zip")
+	case *syntax.BinaryCmd:
+		return takesNames(x.X) || takesNames(x.Y)
+	case *syntax.WhileClause, *syntax.ForClause:
+		return true
+	}
+	return false
 }
 
 func (w *walker) ifClause(x *syntax.IfClause) {

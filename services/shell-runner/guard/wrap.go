@@ -175,6 +175,8 @@ func (w *walker) wrapperOption(program, name string, value word) {
 		}
 	case program == "ssh" && (name == "-R" || name == "-w" || name == "-F" || name == "-I" || name == "-S"):
 		w.addWord(high, "opens-tunnel", value)
+	case (program == "xargs" || program == "parallel") && (name == "-a" || name == "--arg-file"):
+		w.readFrom(value, false)
 	case program == "env" && name == "-C", program == "sudo" && name == "-D":
 		w.sc.addDir(value.text)
 	case program == "time" && name == "-o", program == "strace" && name == "-o", program == "ltrace" && name == "-o":
