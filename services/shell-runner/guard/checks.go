@@ -17,7 +17,7 @@ func init() {
 		"curl": checkCurl, "network": checkNetwork, "mounts": checkMounts, "shelltext": checkShellText, "chdir": checkChdir,
 		"fd": checkFD, "stdin": checkStdin, "jq": checkJQ, "editor": checkEditor, "gitconfig": checkGitConfig, "print": checkPrint,
 		"tokens": checkTokens, "install": checkInstall, "disk": checkDisk,
-		"runs": checkRuns, "second": checkSecond, "sends": checkSends, "elsewhere": checkElsewhere, "netcat": checkNetcat, "address": checkAddress, "modules": checkModules, "image": checkImage, "ps": checkProcesses, "formats": checkFormats, "mongo": checkMongo, "ansible": checkAnsible,
+		"runs": checkRuns, "second": checkSecond, "sends": checkSends, "elsewhere": checkElsewhere, "netcat": checkNetcat, "address": checkAddress, "modules": checkModules, "input": checkInput, "search": checkSearch, "image": checkImage, "ps": checkProcesses, "formats": checkFormats, "mongo": checkMongo, "ansible": checkAnsible,
 	} {
 		checks[name] = f
 	}
@@ -282,6 +282,19 @@ func checkPrint(w *walker, c *command) {
 	}
 }
 
+// checkSearch judges searches through all of a home: what they find may be in a file of keys.
+func checkSearch(w *walker, c *command) {
+	deep := c.has("-r", "-R", "--recursive", "--dereference-recursive") || c.name == "rg" && c.has("--hidden", "-.", "-uu", "-uuu")
+	for _, x := range c.operands[min(1, len(c.operands)):] {
+		paths, cut := w.absolute(x.text)
+		for _, p := range paths {
+			if deep && !cut && (p == w.c.home || p == "/root" || p == "/home" || p == "/") {
+				w.addWord(medium, "reads-secret", x)
+			}
+		}
+	}
+}
+
 // terminalOrder finds what a terminal obeys instead of showing: answers that it types itself, titles, the clipboard. Colours
 // and moves of the cursor only show.
 var terminalOrder = regexp.MustCompile(`\x1b([\]PX^_c]|\[[0-9;?>=]*[cnqt])`)
@@ -364,11 +377,11 @@ func checkTrap(w *walker, c *command) {
 func checkAlias(w *walker, c *command) {
 	for _, x := range c.operands {
 		name, text, ok := strings.Cut(x.text, "=")
-		if !ok {
-			continue
-		}
 		if !x.known() {
 			w.addWord(high, "computed-code", x)
+			continue
+		}
+		if !ok {
 			continue
 		}
 		first, _, _ := strings.Cut(strings.TrimSpace(text), " ")

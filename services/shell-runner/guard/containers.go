@@ -34,6 +34,9 @@ func checkImage(w *walker, c *command) {
 	for len(ops) > 0 && (ops[0].text == "image" || ops[0].text == "buildx" || ops[0].text == "builder") {
 		ops = ops[1:]
 	}
+	if len(ops) > 0 && (ops[0].text == "search" || ops[0].text == "manifest") {
+		checkNetwork(w, c)
+	}
 	if w.far || len(ops) == 0 || ops[0].text != "build" && ops[0].text != "compose" && ops[0].text != "bake" {
 		return
 	}
@@ -83,6 +86,13 @@ func checkRuns(w *walker, c *command) {
 	}
 	if !ok {
 		return
+	}
+	if c.p.why == "runs-package" && len(c.operands) > n {
+		for _, o := range c.options { // before the name of the program they say where it comes from
+			if o.at < indexOf(c.raw, c.operands[n]) && (o.name == "-p" || o.name == "-c" || o.name == "-y" || o.name == "--yes") {
+				w.addWord(medium, "runs-package", c.at)
+			}
+		}
 	}
 	rest := afterOperands(c, n+r.skip)
 	if len(rest) == 0 {

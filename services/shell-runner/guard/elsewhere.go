@@ -65,11 +65,30 @@ func checkElsewhere(w *walker, c *command) {
 		return
 	}
 	for _, x := range c.operands {
-		// A path and nothing else; patterns of tests, names of packages and settings have other forms.
-		path := strings.HasPrefix(x.text, "/") || strings.HasPrefix(x.text, "..") || strings.HasPrefix(x.text, unknown+"/")
-		if path && w.outside(x) && !(withLabels[c.name] && strings.HasPrefix(x.text, "//")) {
-			w.addWord(medium, "points-elsewhere", x)
+		if withLabels[c.name] && strings.HasPrefix(x.text, "//") {
+			continue
+		}
+		if _, value, ok := strings.Cut(x.text, "="); ok && strings.HasPrefix(x.text, "-") {
+			x = x.with(value) // an option of the tests, after --
+		}
+		w.leadsOut(x)
+	}
+	for _, o := range c.options {
+		if o.has && !harmlessValues[o.name] && !slices.Contains(c.p.outputs, o.name) && !slices.Contains(c.p.writes, o.name) {
+			w.leadsOut(o.value)
 		}
 	}
 	w.strayed(c)
 }
+
+// leadsOut judges an argument that is a path and nothing else: patterns of tests, names of packages and settings have
+// other forms.
+func (w *walker) leadsOut(x word) {
+	path := strings.HasPrefix(x.text, "/") || strings.HasPrefix(x.text, "..") || strings.HasPrefix(x.text, unknown+"/")
+	if path && w.outside(x) {
+		w.addWord(medium, "points-elsewhere", x)
+	}
+}
+
+// harmlessValues are options whose values are patterns that may begin with a slash, or places for what comes out.
+var harmlessValues = set(`-run -bench -skip -k -t --grep --testNamePattern --filter --target-dir --junitxml --junit-xml --log-file --basetemp --output-file`)

@@ -7,17 +7,41 @@ import (
 )
 
 func checkFD(w *walker, c *command) {
-	for i, x := range c.words {
-		switch x.text {
-		case "-x", "-X", "--exec", "--exec-batch":
-			rest := append([]word(nil), c.words[i+1:]...)
-			rest = append(rest, word{text: unknown, data: true, start: c.at.start, end: c.at.end})
-			if len(rest) > 1 {
-				w.exec(rest)
-			}
-			return
+	for i, x := range c.words[1:] {
+		inline, runs := fdRuns(x.text)
+		if !runs {
+			continue
+		}
+		rest := append([]word(nil), c.words[i+2:]...)
+		if inline != "" {
+			rest = append([]word{x.with(inline)}, rest...)
+		}
+		rest = append(rest, word{text: unknown, data: true, start: c.at.start, end: c.at.end})
+		if len(rest) > 1 {
+			w.exec(rest)
+		}
+		return
+	}
+}
+
+// fdRuns says whether an argument of fd begins a command, and the part of it that already belongs to that.
+func fdRuns(s string) (inline string, runs bool) {
+	name, value, _ := strings.Cut(s, "=")
+	if name == "--exec" || name == "--exec-batch" {
+		return value, true
+	}
+	if len(s) < 2 || s[0] != '-' || s[1] == '-' {
+		return "", false
+	}
+	for i := 1; i < len(s); i++ {
+		switch s[i] {
+		case 'x', 'X':
+			return strings.TrimPrefix(s[i+1:], "="), true
+		case 't', 'e', 'E', 'd', 'c', 'j', 'S', 'o': // the rest is a value
+			return "", false
 		}
 	}
+	return "", false
 }
 
 // findTests are the primaries of find that only test or print; true when one argument follows.

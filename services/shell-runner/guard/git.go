@@ -1,6 +1,9 @@
 package guard
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 func checkGitConfig(w *walker, c *command) {
 	for _, o := range c.options {
@@ -65,6 +68,12 @@ func (w *walker) gitElsewhere(c *command) {
 		}
 	}
 	w.strayed(c)
+	if len(c.operands) > 0 && c.operands[0].text == "checkout" && slices.ContainsFunc(c.raw, func(x word) bool { return x.text == "--" }) {
+		w.addWord(medium, "loses-work", c.at) // what follows are files
+	}
+	if len(c.operands) > 1 && c.operands[0].text == "init" && w.outside(c.operands[1]) {
+		w.addWord(medium, "points-elsewhere", c.operands[1])
+	}
 	if len(c.operands) < 2 || !asksRemote[c.operands[0].text] {
 		return
 	}
@@ -72,6 +81,10 @@ func (w *walker) gitElsewhere(c *command) {
 		// The repository, or an address; a computed branch is as usual.
 		if leaves(x) && (i == 0 || strings.ContainsAny(x.text, ":/")) {
 			w.addWord(medium, "sends-computed", x)
+		}
+		folder := strings.HasPrefix(x.text, "/") || strings.HasPrefix(x.text, "../") || strings.HasPrefix(x.text, "file://")
+		if i == 0 && folder && w.outside(x) {
+			w.addWord(medium, "points-elsewhere", x)
 		}
 	}
 	for _, o := range c.options {

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -31,10 +32,23 @@ func checkAwk(w *walker, c *command) {
 				w.addWord(high, "dangerous-code", x)
 			}
 		case medium:
-			w.addWord(medium, "writes-file", x)
-			for _, m := range awkTarget.FindAllStringSubmatch(x.text, 8) {
+			targets := awkTarget.FindAllStringSubmatch(x.text, 8)
+			bare, _ := awkBare(x.text)
+			if n := strings.Count(bare, ">"); n != len(targets) || slices.ContainsFunc(targets, func(m []string) bool { return !slices.Contains(sinks, m[1]) }) {
+				w.addWord(medium, "writes-file", x)
+			}
+			for _, m := range targets {
 				w.writeTo(x.with(m[1]))
 			}
+		}
+		bare, texts := awkBare(x.text)
+		for _, t := range texts {
+			if strings.HasPrefix(t, "/") {
+				w.readFrom(x.with(t), false)
+			}
+		}
+		if len(awkReads.FindAllString(bare, -1)) < len(awkReadsAny.FindAllString(bare, -1)) {
+			w.addWord(medium, "computed-argument", x) // which file it reads is put together
 		}
 		if strings.Contains(x.text, "ENVIRON") {
 			w.addWord(medium, "shows-secrets", x)
@@ -46,10 +60,12 @@ func checkAwk(w *walker, c *command) {
 }
 
 var (
-	awkPipe   = regexp.MustCompile(`\|[ \t]*"[ \t]*(?:[;}\n]|$)`) // to a text that ends there: "sort " x would go on
-	awkTarget = regexp.MustCompile(`>>?\s*"([^"]*)"`)
-	awkPrint  = regexp.MustCompile(`\bprintf?\b[^;}\n]*>`)
-	awkRuns   = regexp.MustCompile(`\bsystem\s*\(|\|&?|@load|@include|@\s*[A-Za-z_]\w*\s*\(|/inet/`)
+	awkReads    = regexp.MustCompile(`\bgetline\b[^<;}|\n]*<[ \t]*"[ \t]*(?:[;})\n&]|$)`)
+	awkReadsAny = regexp.MustCompile(`\bgetline\b[^<;}|)\n]*<`)
+	awkPipe     = regexp.MustCompile(`\|[ \t]*"[ \t]*(?:[;}\n]|$)`) // to a text that ends there: "sort " x would go on
+	awkTarget   = regexp.MustCompile(`>>?\s*"([^"]*)"`)
+	awkPrint    = regexp.MustCompile(`\bprintf?\b[^;}\n]*>`)
+	awkRuns     = regexp.MustCompile(`\bsystem\s*\(|\|&?|@load|@include|@\s*[A-Za-z_]\w*\s*\(|/inet/`)
 )
 
 // awkPipes gives the command lines that an awk program pipes to, when they stand in it as they are (print | "sort -rn") and
@@ -381,6 +397,12 @@ func checkCurl(w *walker, c *command) {
 	for _, x := range c.valuesOf("-T", "--upload-file", "--post-file", "--body-file") {
 		sending(x)
 		w.sendsFile(x, x.text)
+	}
+	for _, x := range c.valuesOf("-b", "--cookie") {
+		if c.name == "curl" && !strings.Contains(x.text, "=") && x.text != "" { // a file of cookies
+			w.addWord(medium, "sends-out", x)
+			w.sendsFile(x, x.text)
+		}
 	}
 	for _, x := range c.valuesOf("-X", "--request", "--method") {
 		switch strings.ToUpper(x.text) {

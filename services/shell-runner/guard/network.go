@@ -52,6 +52,10 @@ func checkAddress(w *walker, c *command) {
 
 // checkModules judges that go looks for a module on the host that its name begins with.
 func checkModules(w *walker, c *command) {
+	if len(c.operands) > 1 && c.operands[0].text == "tool" {
+		checkAddress(w, c) // pprof fetches its profile
+		return
+	}
 	if len(c.operands) == 0 || c.operands[0].text != "mod" && !(c.operands[0].text == "list" && c.has("-m")) {
 		return
 	}
@@ -86,4 +90,11 @@ func (w *walker) sendsInput(c *command) {
 func checkNetcat(w *walker, c *command) {
 	w.sendsInput(c)
 	checkNetwork(w, c)
+}
+
+// checkInput judges programs that ask about, or send, what they read from standard input when it is no terminal.
+func checkInput(w *walker, c *command) {
+	if len(c.operands) == 0 || c.p.why == "sends-out" {
+		w.sendsInput(c)
+	}
 }

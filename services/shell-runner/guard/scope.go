@@ -21,6 +21,7 @@ type scope struct {
 	tame       map[string]bool     // variables whose values, known or not, are numbers or words of the text
 	stdin      source
 	inLoop     bool // in a loop that may not end
+	namesOnly  bool // of what is printed, the rest of the pipe shows names or numbers
 	listed     bool // what is printed names files that the rest of the pipe opens
 }
 

@@ -149,6 +149,7 @@ func (w *walker) stmt(s *syntax.Stmt) {
 		w.add(high, "endless-jobs", s)
 	}
 	stdin := w.sc.stdin
+	w.sc.namesOnly = w.sc.namesOnly && len(s.Redirs) == 0
 	w.redirects(s.Redirs)
 	if s.Background || s.Coprocess {
 		w.isolated(func() { w.command(s.Cmd, s) })
@@ -217,6 +218,7 @@ func (w *walker) binary(x *syntax.BinaryCmd) {
 	// A pipe: each side is a shell of its own.
 	w.isolated(func() {
 		w.sc.listed = w.sc.listed || takesNames(x.Y)
+		w.sc.namesOnly = showsNames(x.Y)
 		w.stmt(x.X)
 	})
 	text, ok := w.constant([]*syntax.Stmt{x.X})
@@ -227,6 +229,24 @@ func (w *walker) binary(x *syntax.BinaryCmd) {
 		}
 		w.stmt(x.Y)
 	})
+}
+
+// showsNames says whether a part of a pipe shows no values of NAME=value: it counts, or cuts them off.
+func showsNames(s *syntax.Stmt) bool {
+	call, ok := s.Cmd.(*syntax.CallExpr)
+	if !ok || len(s.Redirs) > 0 {
+		return false
+	}
+	var args []string
+	for _, a := range call.Args {
+		args = append(args, a.Lit())
+	}
+	switch line := strings.Join(args, " "); line {
+	case "wc -l", "cut -d= -f1", "cut -f1 -d=", "cut -d = -f 1":
+		return true
+	default:
+		return strings.HasPrefix(line, "grep -c ") || strings.HasPrefix(line, "grep -q ")
+	}
 }
 
 // takesNames says whether a part of a pipe reads names and works on what they name.

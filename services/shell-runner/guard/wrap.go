@@ -35,7 +35,7 @@ func (w *walker) unwrap(p *program, words []word) bool {
 		if len(p.rules) > 0 {
 			return false
 		}
-		if wr.bare > low {
+		if wr.bare > low && !(p.name == "env" && w.sc.namesOnly) {
 			w.addWord(wr.bare, p.why, whole)
 		}
 		return true
