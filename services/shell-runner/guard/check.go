@@ -122,6 +122,9 @@ func (c *check) scope() *scope {
 	if req.User != "" {
 		s.vars["USER"] = []string{req.User}
 	}
+	if ifs, ok := req.Session.Exports["IFS"]; ok {
+		s.vars["IFS"] = []string{ifs}
+	}
 	maps.Copy(s.aliases, req.Session.Aliases)
 	return s
 }

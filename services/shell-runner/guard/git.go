@@ -56,6 +56,11 @@ func (w *walker) gitElsewhere(c *command) {
 	if w.far {
 		return
 	}
+	for _, name := range []string{"GIT_DIR", "GIT_WORK_TREE"} { // of the session
+		if v, ok := w.sc.lookup(name); ok && len(v) > 0 && v[0] != "" {
+			w.addWord(medium, "points-elsewhere", c.at)
+		}
+	}
 	first := len(c.raw)
 	if len(c.operands) > 0 {
 		first = indexOf(c.raw, c.operands[0])
