@@ -342,6 +342,7 @@ func TestLanguages(t *testing.T) {
 		"select 1": low, "SELECT 'drop table x'": low, "select 1; drop table x": high, "insert into x values (1)": medium, "with a as (select 1) select * from a": low,
 		"with a as (delete from x returning 1) select 1": high, "explain select 1": low, `\dt`: low, `\! ls`: high, ".tables": low, ".shell ls": high,
 		"/*!50000 drop table x */": high, "-- drop\nselect 1": low, "copy x to program 'sh'": high,
+		`show tables\G`: low, `select 1 \g`: low, `select 1 \g |sh`: high, `drop table x\G`: high,
 	} {
 		if got := sqlRisk(text); got != want {
 			t.Errorf("sql %q: %d, want %d", text, got, want)

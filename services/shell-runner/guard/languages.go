@@ -295,6 +295,7 @@ var (
 	sqlReads  = regexp.MustCompile(`(?is)^\s*(select|show|explain|describe|desc|with|values|table|use|help|pragma\s+(table_info|index_list|foreign_key_list|database_list|integrity_check|user_version)|check\s+table|\\(d\w*|l|dt|du|dn|df|di|conninfo|timing|x|q|c|z|echo)\+?|\.(tables|schema|databases|indexes|indices|headers|mode|help|show|stats|width|dbinfo|quit|timer))\b?[+*]?`)
 	sqlLoses  = regexp.MustCompile(`(?is)\b(drop|truncate|delete|update|alter|grant|revoke|shutdown|vacuum\s+full|reindex|attach|load_extension|load_file|pg_terminate_backend|pg_cancel_backend|pg_read_file|pg_read_binary_file|lo_import|lo_export|dblink|pg_ls_dir|pg_sleep|xp_cmdshell|writefile|readfile|edit)\b|\binto\s+(out|dump)file\b|\bcopy\b.*\b(program|to|from)\b|\\(!|copy|o|w|i|g\w*\s*[|/~.]|e|setenv)|\.(shell|system|import|read|output|once|load|save|backup|restore|open|log|clone|excel)\b|create\s+(extension|user|role|function)|set\s+global|kill\s`)
 	sqlWrites = regexp.MustCompile(`(?is)\b(insert|create|replace|merge|call|do|lock|set|comment|analyze|begin|commit|vacuum|execute|prepare|into|setval|nextval|set_config|query_to_xml\w*|pg_reload_conf|pg_switch_wal|pg_create_\w+|pg_drop_\w+|pg_promote|dblink\w*)\b`)
+	sqlShows  = regexp.MustCompile(`(?i)^\s*(show|desc|describe)\s`) // show create table
 	sqlTexts  = regexp.MustCompile(`'(?:[^']|'')*'|"[^"]*"|--[^\n]*|/\*.*?\*/`)
 )
 
@@ -310,6 +311,8 @@ func sqlRisk(text string) level {
 		}
 		return "''"
 	})
+	bare = strings.TrimSpace(bare)
+	bare = strings.TrimSuffix(strings.TrimSuffix(bare, `\G`), `\g`) // they end a statement, as ; does
 	for _, statement := range strings.Split(bare, ";") {
 		if strings.TrimSpace(statement) == "" {
 			continue
@@ -321,7 +324,7 @@ func sqlRisk(text string) level {
 		default:
 			if sqlLoses.MatchString(statement) {
 				risk = max(risk, high)
-			} else if !sqlReads.MatchString(statement) || sqlWrites.MatchString(statement) {
+			} else if !sqlReads.MatchString(statement) || sqlWrites.MatchString(statement) && !sqlShows.MatchString(statement) {
 				risk = max(risk, medium)
 			}
 		}

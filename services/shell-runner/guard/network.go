@@ -1,6 +1,9 @@
 package guard
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+)
 
 // Whatever asks another host also tells it something: its name, its path, a header. So what comes from elsewhere than the
 // text (the output of a command, a variable, what xargs read) may leave by it.
@@ -24,6 +27,9 @@ func checkNetwork(w *walker, c *command) {
 
 var harmlessSchemes = set(`http https ftp ftps file ws wss`)
 
+// connection is how PostgreSQL's programs take a host among other parameters: dbname=x host=y.
+var connection = regexp.MustCompile(`^(\w+=\S* +)*host(addr)?=`)
+
 // checkAddress judges programs that ask a host of their own choice, unless an argument names another one: computed
 // arguments are as usual, a computed address is not.
 func checkAddress(w *walker, c *command) {
@@ -31,7 +37,8 @@ func checkAddress(w *walker, c *command) {
 	for i, x := range c.words[1:] {
 		text := x.text
 		switch {
-		case strings.Contains(text, "://"), strings.HasPrefix(text, "-h") && c.p.values["-h"] && len(text) > 2, strings.HasPrefix(text, "--host="):
+		case strings.Contains(text, "://"), strings.HasPrefix(text, "-h") && c.p.values["-h"] && len(text) > 2, strings.HasPrefix(text, "--host="),
+			connection.MatchString(text):
 			named = true
 			if leaves(x) {
 				w.addWord(medium, "sends-computed", x)
