@@ -152,7 +152,8 @@ func checkInterpreter(w *walker, c *command) {
 	for _, o := range c.options {
 		if module = o.name == "-m" && strings.HasPrefix(c.name, "py"); module {
 			// What follows belongs to the module, which is judged as the program of its name.
-			if p := w.c.g.tables.programs[o.value.text]; p != nil && o.has && (slices.Contains(p.checks, "elsewhere") || len(p.points) > 0 || p.name == "pip") {
+			p := w.c.g.tables.programs[o.value.text]
+			if p != nil && o.has && (slices.Contains(p.checks, "elsewhere") || len(p.points) > 0 || p.name == "pip") {
 				rest := append([]word{o.value}, afterWord(c.raw, o.value)...)
 				w.exec(rest)
 			}

@@ -17,7 +17,9 @@ func init() {
 		"curl": checkCurl, "network": checkNetwork, "mounts": checkMounts, "shelltext": checkShellText, "chdir": checkChdir,
 		"fd": checkFD, "stdin": checkStdin, "jq": checkJQ, "editor": checkEditor, "gitconfig": checkGitConfig, "print": checkPrint,
 		"tokens": checkTokens, "install": checkInstall, "disk": checkDisk,
-		"runs": checkRuns, "second": checkSecond, "sends": checkSends, "elsewhere": checkElsewhere, "netcat": checkNetcat, "address": checkAddress, "modules": checkModules, "input": checkInput, "search": checkSearch, "image": checkImage, "ps": checkProcesses, "formats": checkFormats, "mongo": checkMongo, "ansible": checkAnsible,
+		"runs": checkRuns, "second": checkSecond, "sends": checkSends, "elsewhere": checkElsewhere, "netcat": checkNetcat,
+		"mongo": checkMongo, "ansible": checkAnsible, "address": checkAddress, "modules": checkModules, "input": checkInput,
+		"image": checkImage, "ps": checkProcesses, "formats": checkFormats, "search": checkSearch,
 	} {
 		checks[name] = f
 	}
@@ -265,7 +267,8 @@ func checkSecond(w *walker, c *command) {
 
 func checkPrint(w *walker, c *command) {
 	for i, x := range c.raw {
-		if terminalOrder.MatchString(x.text) || strings.Contains(x.text, `\`) && (c.name == "printf" || c.has("-e")) && terminalOrder.MatchString(ansiC(x.text)) {
+		escapes := strings.Contains(x.text, `\`) && (c.name == "printf" || c.has("-e"))
+		if terminalOrder.MatchString(x.text) || escapes && terminalOrder.MatchString(ansiC(x.text)) {
 			w.addWord(medium, "control-character", x)
 		}
 		if x.text == "-v" && i+1 < len(c.raw) {
@@ -305,8 +308,11 @@ func checkProcesses(w *walker, c *command) {
 		if !isLetters(x.text) || !strings.Contains(x.text, "e") {
 			continue
 		}
-		if i > 0 && strings.ContainsAny(c.raw[i-1].text[max(len(c.raw[i-1].text)-1, 0):], "opOCuUtgGNskqt") || i > 0 && c.raw[i-1].text == "--sort" {
-			continue // the value of the option before
+		if i > 0 {
+			before := c.raw[i-1].text
+			if before == "--sort" || before != "" && strings.ContainsAny(before[len(before)-1:], "opOCuUtgGNskq") {
+				continue // the value of the option before
+			}
 		}
 		w.addWord(medium, "shows-secrets", x)
 	}

@@ -91,4 +91,5 @@ func (w *walker) leadsOut(x word) {
 }
 
 // harmlessValues are options whose values are patterns that may begin with a slash, or places for what comes out.
-var harmlessValues = set(`-run -bench -skip -k -t --grep --testNamePattern --filter --target-dir --junitxml --junit-xml --log-file --basetemp --output-file`)
+var harmlessValues = set(`-run -bench -skip -k -t --grep --testNamePattern --filter --target-dir --junitxml --junit-xml --log-file
+	--basetemp --output-file`)

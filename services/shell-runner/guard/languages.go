@@ -34,7 +34,8 @@ func checkAwk(w *walker, c *command) {
 		case medium:
 			targets := awkTarget.FindAllStringSubmatch(x.text, 8)
 			bare, _ := awkBare(x.text)
-			if n := strings.Count(bare, ">"); n != len(targets) || slices.ContainsFunc(targets, func(m []string) bool { return !slices.Contains(sinks, m[1]) }) {
+			kept := slices.ContainsFunc(targets, func(m []string) bool { return !slices.Contains(sinks, m[1]) })
+			if kept || strings.Count(bare, ">") != len(targets) {
 				w.addWord(medium, "writes-file", x)
 			}
 			for _, m := range targets {

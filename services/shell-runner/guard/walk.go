@@ -209,59 +209,6 @@ func (w *walker) command(cmd syntax.Command, s *syntax.Stmt) {
 	}
 }
 
-func (w *walker) binary(x *syntax.BinaryCmd) {
-	if x.Op == syntax.AndStmt || x.Op == syntax.OrStmt {
-		w.stmt(x.X)
-		w.branch(func() { w.stmt(x.Y) })
-		return
-	}
-	// A pipe: each side is a shell of its own.
-	w.isolated(func() {
-		w.sc.listed = w.sc.listed || takesNames(x.Y)
-		w.sc.namesOnly = showsNames(x.Y)
-		w.stmt(x.X)
-	})
-	text, ok := w.constant([]*syntax.Stmt{x.X})
-	w.isolated(func() {
-		w.sc.stdin = source{kind: fromPipe}
-		if ok {
-			w.sc.stdin = source{fromText, text}
-		}
-		w.stmt(x.Y)
-	})
-}
-
-// showsNames says whether a part of a pipe shows no values of NAME=value: it counts, or cuts them off.
-func showsNames(s *syntax.Stmt) bool {
-	call, ok := s.Cmd.(*syntax.CallExpr)
-	if !ok || len(s.Redirs) > 0 {
-		return false
-	}
-	var args []string
-	for _, a := range call.Args {
-		args = append(args, a.Lit())
-	}
-	switch line := strings.Join(args, " "); line {
-	case "wc -l", "cut -d= -f1", "cut -f1 -d=", "cut -d = -f 1":
-		return true
-	default:
-		return strings.HasPrefix(line, "grep -c ") || strings.HasPrefix(line, "grep -q ")
-	}
-}
-
-// takesNames says whether a part of a pipe reads names and works on what they name.
-func takesNames(s *syntax.Stmt) bool {
-	switch x := s.Cmd.(type) {
-	case *syntax.CallExpr:
-		return isCall(s, "xargs", "parallel", "cpio", "tar", "zip")
-	case *syntax.BinaryCmd:
-		return takesNames(x.X) || takesNames(x.Y)
-	case *syntax.WhileClause, *syntax.ForClause:
-		return true
-	}
-	return false
-}
-
 func (w *walker) ifClause(x *syntax.IfClause) {
 	for x != nil {
 		w.stmts(x.Cond)
@@ -481,42 +428,6 @@ func (w *walker) arithmetic(x syntax.ArithmExpr) {
 		}
 		return true
 	})
-}
-
-// counter names the variable that a loop like for ((i=0; …)) begins with.
-func counter(init syntax.ArithmExpr) string {
-	if b, ok := init.(*syntax.BinaryArithm); ok {
-		if name, ok := b.X.(*syntax.Word); ok && isName(name.Lit()) {
-			return name.Lit()
-		}
-	}
-	return ""
-}
-
-// tame says whether an expression can only become a number that the text decides or counts: it reads no output of commands
-// and no variable that may hold anything.
-func (w *walker) tame(x syntax.ArithmExpr) bool {
-	if x == nil {
-		return true
-	}
-	ok := true
-	syntax.Walk(x, func(n syntax.Node) bool {
-		switch n := n.(type) {
-		case *syntax.CmdSubst, *syntax.ProcSubst:
-			ok = false
-		case *syntax.ParamExp:
-			ok = ok && (n.Length || n.Param != nil && (w.sc.tame[n.Param.Value] || n.Param.Value == "RANDOM"))
-			return false
-		case *syntax.Word:
-			if name := n.Lit(); isName(name) {
-				v, known := w.sc.lookup(name)
-				known = known && !strings.Contains(strings.Join(v, ""), unknown)
-				ok = ok && (known || w.sc.tame[name] || name == "RANDOM")
-			}
-		}
-		return ok
-	})
-	return ok
 }
 
 func hasSubstitution(s string) bool { return strings.Contains(s, "$(") || strings.ContainsAny(s, "`") }
