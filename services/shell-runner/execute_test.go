@@ -389,3 +389,27 @@ func (r *rig) session() *tmux.Session {
 	require.NoError(r.t, err)
 	return sess
 }
+
+// A shell whose options make it read lines in another way is asked about, until they are set back.
+func TestOptionsOfTheShell(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	verdict := func() *butlerv1.Risk {
+		resp, err := r.Inspect(r.ctx(), &butlerv1.InspectRequest{Person: alice, Command: "ls"})
+		require.NoError(t, err)
+		return resp.GetRisk()
+	}
+	require.Equal(t, "run", verdict().GetVerdict())
+	for set, back := range map[string]string{
+		"set -k": "set +k", "set -o posix": "set +o posix", "shopt -s extdebug": "shopt -u extdebug; set +o errtrace +o functrace",
+		"shopt -s lastpipe nocasematch": "shopt -u lastpipe nocasematch", "set +B": "set -B", "shopt -u expand_aliases": "shopt -s expand_aliases",
+	} {
+		r.do(set)
+		require.Equal(t, "ask", verdict().GetVerdict(), set)
+		require.Equal(t, "shell-option", verdict().GetReasons()[0].GetCode(), set)
+		r.do(back)
+		require.Equal(t, "run", verdict().GetVerdict(), back)
+	}
+	r.do("set -o vi; shopt -s extglob; set -a")
+	require.Equal(t, "run", verdict().GetVerdict())
+}

@@ -72,7 +72,7 @@ func (s *Service) inspect(ctx context.Context, sess *tmux.Session, text string) 
 	dir, home, name := sess.Dir(), snap.Variables["HOME"], s.osUser(snap)
 	seen := s.guard.Load().Check(guard.Request{
 		Text: text, Dir: dir, Home: home, User: name,
-		Session: guard.Session{Aliases: snap.Aliases, Functions: snap.Definitions, Exports: snap.Variables},
+		Session: guard.Session{Aliases: snap.Aliases, Functions: snap.Definitions, Exports: snap.Variables, Options: snap.Options},
 	})
 	effect := &butlerv1.Effect{
 		Version: 1, Kind: approval.KindCommand, Command: text, Dir: dir, Host: s.host, User: name,

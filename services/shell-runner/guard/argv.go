@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"slices"
 	"strings"
 )
 
@@ -17,12 +18,13 @@ type arguments struct {
 	options  []option
 	operands []word
 	raw      []word
+	whole    map[string]bool // long options that the table names: they are no abbreviations of longer ones
 }
 
 // takeApart splits args into options and operands. In clusters (-xzf) every letter counts; a letter whose option takes a
 // value takes the rest of the cluster, or the next argument.
 func takeApart(args []word, p *program) arguments {
-	a := arguments{raw: args}
+	a := arguments{raw: args, whole: p.whole}
 	done := false
 	for i := 0; i < len(args); i++ {
 		w := args[i]
@@ -38,6 +40,12 @@ func takeApart(args []word, p *program) arguments {
 			done = true
 		case text[1] == '-' || p.single && len(text) > 2:
 			name, value, has := strings.Cut(text, "=")
+			if p.single && len(name) > 3 && text[1] == '-' {
+				// Where one dash is enough, most take two as well.
+				if a.options = append(a.options, option{name: name, has: has, at: i, value: w.with(value)}); !p.values[name] {
+					name = name[1:]
+				}
+			}
 			o := option{name: name, has: has, at: i}
 			if has {
 				o.value = w.with(value)
@@ -125,6 +133,9 @@ func (r *rule) matches(a *arguments) bool {
 			return false
 		}
 	}
+	if r.each != nil && (len(a.operands) == 0 || slices.ContainsFunc(a.operands, func(x word) bool { return !anyGlob(r.each, x.text) })) {
+		return false
+	}
 	for _, tokens := range r.with {
 		if !anyToken(tokens, a, r.level > low) {
 			return false
@@ -174,7 +185,7 @@ func anyToken(tokens []string, a *arguments, abbreviations bool) bool {
 			switch {
 			case glob(tok, o.name), glob(tok, full), glob(tok, a.raw[o.at].text):
 				return true
-			case abbreviations && abbreviates(o, tok):
+			case abbreviations && !a.whole[o.name] && abbreviates(o, tok):
 				return true
 			}
 		}

@@ -91,6 +91,9 @@ func (w *walker) assignment(a *syntax.Assign) {
 		values = nil
 	}
 	w.assign(name, values, subject)
+	if a.Index == nil && !a.Append && !value.data {
+		w.sc.tame[name] = true
+	}
 }
 
 // assign remembers a value and judges what the variable makes of later commands.

@@ -24,6 +24,8 @@ func (w *walker) redirects(list []*syntax.Redirect) {
 			}
 			if x.process {
 				w.sc.stdin = source{kind: fromPipe}
+			} else if x.text == "/dev/null" {
+				w.sc.stdin = source{kind: fromText}
 			} else {
 				w.sc.stdin = source{kind: fromFile}
 			}
@@ -176,6 +178,9 @@ func (w *walker) exec(words []word) {
 	}
 	for _, name := range p.checks {
 		checks[name](w, c)
+	}
+	if len(p.points) > 0 {
+		w.pointed(c)
 	}
 	w.files(c, l)
 }

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -128,6 +129,16 @@ func checkShell(w *walker, c *command) {
 func quotedUnknownCode(s string) bool { return strings.Contains(s, unknown) }
 
 // checkInterpreter judges python, perl, node and their kin: code in the arguments, on the input, in a file.
+// afterWord gives the words that follow x, or the one that x is a part of.
+func afterWord(words []word, x word) []word {
+	for i, y := range words {
+		if y.start == x.start && strings.HasSuffix(y.text, x.text) {
+			return words[i+1:]
+		}
+	}
+	return nil
+}
+
 func checkInterpreter(w *walker, c *command) {
 	if helpOnly(c) {
 		return
@@ -140,7 +151,13 @@ func checkInterpreter(w *walker, c *command) {
 	code, module := false, false
 	for _, o := range c.options {
 		if module = o.name == "-m" && strings.HasPrefix(c.name, "py"); module {
-			break // what follows belongs to the module
+			// What follows belongs to the module, which is judged as the program of its name.
+			p := w.c.g.tables.programs[o.value.text]
+			if p != nil && o.has && (slices.Contains(p.checks, "elsewhere") || len(p.points) > 0 || p.name == "pip") {
+				rest := append([]word{o.value}, afterWord(c.raw, o.value)...)
+				w.exec(rest)
+			}
+			break
 		}
 		switch o.name {
 		case "-c", "-e", "-E", "-r", "-p", "-pe", "-ne", "--eval", "--print", "-x", "-R":

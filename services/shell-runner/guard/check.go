@@ -82,6 +82,7 @@ func (c *check) judge() bool {
 		c.add(high, "incomplete", len(text)-1, len(text), `\`)
 		return false
 	}
+	c.shellOptions(c.req.Session.Options)
 	c.history(text, file)
 	c.oddText(text, file)
 	w := &walker{c: c, sc: c.scope()}
@@ -116,9 +117,13 @@ func (c *check) scope() *scope {
 		aliases:   map[string]string{},
 		declared:  req.Session.Functions,
 		expanding: map[string]bool{},
+		tame:      map[string]bool{},
 	}
 	if req.User != "" {
 		s.vars["USER"] = []string{req.User}
+	}
+	if ifs, ok := req.Session.Exports["IFS"]; ok {
+		s.vars["IFS"] = []string{ifs}
 	}
 	maps.Copy(s.aliases, req.Session.Aliases)
 	return s

@@ -17,7 +17,9 @@ func init() {
 		"curl": checkCurl, "network": checkNetwork, "mounts": checkMounts, "shelltext": checkShellText, "chdir": checkChdir,
 		"fd": checkFD, "stdin": checkStdin, "jq": checkJQ, "editor": checkEditor, "gitconfig": checkGitConfig, "print": checkPrint,
 		"tokens": checkTokens, "install": checkInstall, "disk": checkDisk,
-		"runs": checkRuns, "second": checkSecond, "sends": checkSends, "elsewhere": checkElsewhere, "netcat": checkNetcat, "mongo": checkMongo, "ansible": checkAnsible,
+		"runs": checkRuns, "second": checkSecond, "sends": checkSends, "elsewhere": checkElsewhere, "netcat": checkNetcat,
+		"mongo": checkMongo, "ansible": checkAnsible, "address": checkAddress, "modules": checkModules, "input": checkInput,
+		"image": checkImage, "ps": checkProcesses, "formats": checkFormats, "search": checkSearch,
 	} {
 		checks[name] = f
 	}
@@ -263,24 +265,12 @@ func checkSecond(w *walker, c *command) {
 	}
 }
 
-// checkSends judges programs that may send what they are given on standard input to another host.
-func checkSends(w *walker, c *command) {
-	if len(c.operands) > 0 && c.operands[0].text == "s_client" && w.sc.stdin.kind == fromPipe {
-		w.addWord(high, "sends-input", c.at)
-	}
-}
-
-// checkElsewhere judges runners of tests that are pointed at code outside of the project, where others may write.
-func checkElsewhere(w *walker, c *command) {
-	for _, x := range append(c.valuesOf("-c", "--rootdir"), c.operands...) {
-		if strings.HasPrefix(x.text, "/") && w.place(x) == placeTemp {
-			w.addWord(medium, "runs-script", x)
-		}
-	}
-}
-
 func checkPrint(w *walker, c *command) {
 	for i, x := range c.raw {
+		escapes := strings.Contains(x.text, `\`) && (c.name == "printf" || c.has("-e"))
+		if terminalOrder.MatchString(x.text) || escapes && terminalOrder.MatchString(ansiC(x.text)) {
+			w.addWord(medium, "control-character", x)
+		}
 		if x.text == "-v" && i+1 < len(c.raw) {
 			target := c.raw[i+1]
 			name, _, _ := strings.Cut(target.text, "[")
@@ -291,6 +281,48 @@ func checkPrint(w *walker, c *command) {
 				w.addWord(l, "changes-environment", target)
 			}
 			w.sc.forget(name)
+		}
+	}
+}
+
+// checkSearch judges searches through all of a home: what they find may be in a file of keys.
+func checkSearch(w *walker, c *command) {
+	deep := c.has("-r", "-R", "--recursive", "--dereference-recursive") || c.name == "rg" && c.has("--hidden", "-.", "-uu", "-uuu")
+	for _, x := range c.operands[min(1, len(c.operands)):] {
+		paths, cut := w.absolute(x.text)
+		for _, p := range paths {
+			if deep && !cut && (p == w.c.home || p == "/root" || p == "/home" || p == "/") {
+				w.addWord(medium, "reads-secret", x)
+			}
+		}
+	}
+}
+
+// terminalOrder finds what a terminal obeys instead of showing: answers that it types itself, titles, the clipboard. Colours
+// and moves of the cursor only show.
+var terminalOrder = regexp.MustCompile(`\x1b([\]PX^_c]|\[[0-9;?>=]*[cnqt])`)
+
+// checkProcesses finds ps e, which shows the environment of programs.
+func checkProcesses(w *walker, c *command) {
+	for i, x := range c.raw {
+		if !isLetters(x.text) || !strings.Contains(x.text, "e") {
+			continue
+		}
+		if i > 0 {
+			before := c.raw[i-1].text
+			if before == "--sort" || before != "" && strings.ContainsAny(before[len(before)-1:], "opOCuUtgGNskq") {
+				continue // the value of the option before
+			}
+		}
+		w.addWord(medium, "shows-secrets", x)
+	}
+}
+
+// checkFormats judges the formats of tmux, which may run a command: #(…).
+func checkFormats(w *walker, c *command) {
+	for _, x := range c.raw {
+		if strings.Contains(x.text, "#(") {
+			w.addWord(high, "escapes-session", x)
 		}
 	}
 }
@@ -351,11 +383,11 @@ func checkTrap(w *walker, c *command) {
 func checkAlias(w *walker, c *command) {
 	for _, x := range c.operands {
 		name, text, ok := strings.Cut(x.text, "=")
-		if !ok {
-			continue
-		}
 		if !x.known() {
 			w.addWord(high, "computed-code", x)
+			continue
+		}
+		if !ok {
 			continue
 		}
 		first, _, _ := strings.Cut(strings.TrimSpace(text), " ")
@@ -377,14 +409,6 @@ func checkShellText(w *walker, c *command) {
 	for _, x := range c.valuesOf("-W") { // the words are expanded
 		if hasSubstitution(x.text) || !x.known() {
 			w.addWord(high, "computed-code", x)
-		}
-	}
-}
-
-func checkNetwork(w *walker, c *command) {
-	for _, x := range c.words[1:] {
-		if x.substs {
-			w.addWord(medium, "sends-computed", x)
 		}
 	}
 }
@@ -424,15 +448,6 @@ func checkEditor(w *walker, c *command) {
 			w.addWord(medium, "edits-system", x)
 		}
 	}
-}
-
-func checkNetcat(w *walker, c *command) {
-	switch w.sc.stdin.kind {
-	case fromPipe, fromFile:
-		w.addWord(high, "sends-input", c.at)
-	default:
-	}
-	checkNetwork(w, c)
 }
 
 func checkAnsible(w *walker, c *command) {

@@ -1,12 +1,14 @@
 package guard
 
 import (
+	"strconv"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// constant gives what a command prints, for the few that print what stands in the text: echo, printf, cat of a heredoc.
+// constant gives what a command prints, for the few that print what stands in the text: echo, printf, seq, cat of a
+// heredoc.
 func (w *walker) constant(list []*syntax.Stmt) (string, bool) {
 	if len(list) != 1 || w.c.depth > maxDepth {
 		return "", false
@@ -57,11 +59,42 @@ func (w *walker) constant(list []*syntax.Stmt) (string, bool) {
 		return echoed(args[1:])
 	case "printf":
 		return printed(args[1:])
+	case "seq":
+		return counted(args[1:])
 	case "pwd":
 		v, ok := w.sc.lookup("PWD")
 		return strings.Join(v, ""), ok && len(args) == 1
 	}
 	return "", false
+}
+
+// counted gives what seq prints for up to three whole numbers.
+func counted(args []word) (string, bool) {
+	n := []int{1, 1, 0} // from, step, to
+	if len(args) == 0 || len(args) > 3 {
+		return "", false
+	}
+	for i, a := range args {
+		v, err := strconv.Atoi(a.text)
+		if err != nil || v > 1e6 || v < -1e6 {
+			return "", false
+		}
+		switch {
+		case i == len(args)-1:
+			n[2] = v
+		default:
+			n[i] = v
+		}
+	}
+	if n[1] == 0 || (n[2]-n[0])/n[1] > maxFields {
+		return "", false
+	}
+	var out strings.Builder
+	for v := n[0]; n[1] > 0 && v <= n[2] || n[1] < 0 && v >= n[2]; v += n[1] {
+		out.WriteString(strconv.Itoa(v))
+		out.WriteByte('\n')
+	}
+	return out.String(), true
 }
 
 func echoed(args []word) (string, bool) {

@@ -28,6 +28,39 @@ func checkMounts(w *walker, c *command) {
 	}
 }
 
+// checkImage judges where an image is built from: a Dockerfile runs what it says, with the network.
+func checkImage(w *walker, c *command) {
+	ops := c.operands
+	for len(ops) > 0 && (ops[0].text == "image" || ops[0].text == "buildx" || ops[0].text == "builder") {
+		ops = ops[1:]
+	}
+	if len(ops) > 0 && (ops[0].text == "search" || ops[0].text == "manifest") {
+		checkNetwork(w, c)
+	}
+	if w.far || len(ops) == 0 || ops[0].text != "build" && ops[0].text != "compose" && ops[0].text != "bake" {
+		return
+	}
+	for _, x := range c.valuesOf("-f") {
+		if w.outside(x) {
+			w.addWord(medium, "points-elsewhere", x)
+		}
+	}
+	w.strayed(c)
+	if ops[0].text != "build" {
+		return
+	}
+	for _, x := range ops[1:] {
+		if strings.Contains(x.text, "://") || strings.HasPrefix(x.text, "git@") || strings.HasPrefix(x.text, "github.com/") {
+			w.addWord(high, "runs-remote", x)
+		} else if x.text != "-" && w.outside(x) {
+			w.addWord(medium, "points-elsewhere", x)
+		}
+	}
+	if len(ops) > 1 && ops[len(ops)-1].text == "-" && w.sc.stdin.kind != fromText {
+		w.addWord(medium, "runs-input", ops[len(ops)-1])
+	}
+}
+
 // runners are the subcommands that run a program their operands name: how many operands stand before it, and whether it
 // runs elsewhere.
 var runners = map[string]struct {
@@ -53,6 +86,13 @@ func checkRuns(w *walker, c *command) {
 	}
 	if !ok {
 		return
+	}
+	if c.p.why == "runs-package" && len(c.operands) > n {
+		for _, o := range c.options { // before the name of the program they say where it comes from
+			if o.at < indexOf(c.raw, c.operands[n]) && (o.name == "-p" || o.name == "-c" || o.name == "-y" || o.name == "--yes") {
+				w.addWord(medium, "runs-package", c.at)
+			}
+		}
 	}
 	rest := afterOperands(c, n+r.skip)
 	if len(rest) == 0 {

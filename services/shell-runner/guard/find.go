@@ -2,21 +2,46 @@ package guard
 
 import (
 	"path"
+	"slices"
 	"strings"
 )
 
 func checkFD(w *walker, c *command) {
-	for i, x := range c.words {
-		switch x.text {
-		case "-x", "-X", "--exec", "--exec-batch":
-			rest := append([]word(nil), c.words[i+1:]...)
-			rest = append(rest, word{text: unknown, start: c.at.start, end: c.at.end})
-			if len(rest) > 1 {
-				w.exec(rest)
-			}
-			return
+	for i, x := range c.words[1:] {
+		inline, runs := fdRuns(x.text)
+		if !runs {
+			continue
+		}
+		rest := append([]word(nil), c.words[i+2:]...)
+		if inline != "" {
+			rest = append([]word{x.with(inline)}, rest...)
+		}
+		rest = append(rest, word{text: unknown, data: true, start: c.at.start, end: c.at.end})
+		if len(rest) > 1 {
+			w.exec(rest)
+		}
+		return
+	}
+}
+
+// fdRuns says whether an argument of fd begins a command, and the part of it that already belongs to that.
+func fdRuns(s string) (inline string, runs bool) {
+	name, value, _ := strings.Cut(s, "=")
+	if name == "--exec" || name == "--exec-batch" {
+		return value, true
+	}
+	if len(s) < 2 || s[0] != '-' || s[1] == '-' {
+		return "", false
+	}
+	for i := 1; i < len(s); i++ {
+		switch s[i] {
+		case 'x', 'X':
+			return strings.TrimPrefix(s[i+1:], "="), true
+		case 't', 'e', 'E', 'd', 'c', 'j', 'S', 'o': // the rest is a value
+			return "", false
 		}
 	}
+	return "", false
 }
 
 // findTests are the primaries of find that only test or print; true when one argument follows.
@@ -45,6 +70,11 @@ func checkFind(w *walker, c *command) {
 		switch {
 		case !begun && !strings.HasPrefix(text, "-") && text != "!" && text != "(" && text != "," && text != ")":
 			roots = append(roots, x)
+			paths, _ := w.absolute(x.text)
+			secret = secret || slices.ContainsFunc(paths, secretPath)
+			if secret && w.sc.listed {
+				w.addWord(medium, "reads-secret", x)
+			}
 			continue
 		case text == "!" || text == "(" || text == ")" || text == ",":
 			begun = true
@@ -54,7 +84,7 @@ func checkFind(w *walker, c *command) {
 			begun = begun || len(text) > 2
 			if takes {
 				i++
-				secret = secret || i < len(args) && strings.HasSuffix(text, "name") && secretPath(args[i].text)
+				secret = secret || i < len(args) && strings.HasSuffix(text, "name") && (secretPath(args[i].text) || secretGlob(args[i].text))
 			}
 			continue
 		}
@@ -78,8 +108,19 @@ func checkFind(w *walker, c *command) {
 				name := path.Base(inner[0].text)
 				for j := range inner {
 					inner[j].text = strings.ReplaceAll(inner[j].text, "{}", unknown)
+					inner[j].data = inner[j].data || !inner[j].known()
 				}
-				w.exec(inner)
+				w.isolated(func() {
+					if strings.HasSuffix(text, "dir") && len(roots) > 0 { // in the folder of what is found
+						var dirs []string
+						for _, r := range roots {
+							paths, _ := w.absolute(r.text)
+							dirs = append(dirs, paths...)
+						}
+						w.sc.dirs = append(dirs, unknown)
+					}
+					w.exec(inner)
+				})
 				if name == "rm" || name == "unlink" || name == "shred" {
 					w.addWord(high, "removes-found", x)
 				}

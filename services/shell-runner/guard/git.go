@@ -1,6 +1,9 @@
 package guard
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 func checkGitConfig(w *walker, c *command) {
 	for _, o := range c.options {
@@ -12,6 +15,7 @@ func checkGitConfig(w *walker, c *command) {
 			}
 		}
 	}
+	w.gitElsewhere(c)
 	if len(c.operands) > 0 && c.operands[0].text == "config" {
 		ops := c.operands[1:]
 		if len(ops) > 0 && (ops[0].text == "set" || ops[0].text == "--add") {
@@ -45,6 +49,58 @@ func checkGitConfig(w *walker, c *command) {
 		}
 	}
 }
+
+// gitElsewhere judges which repository git works in, and which one it asks. The settings of a repository may name programs
+// (core.fsmonitor, core.pager, aliases, hooks), so one that somebody else filled runs what they like.
+func (w *walker) gitElsewhere(c *command) {
+	if w.far {
+		return
+	}
+	for _, name := range []string{"GIT_DIR", "GIT_WORK_TREE"} { // of the session
+		if v, ok := w.sc.lookup(name); ok && len(v) > 0 && v[0] != "" {
+			w.addWord(medium, "points-elsewhere", c.at)
+		}
+	}
+	first := len(c.raw)
+	if len(c.operands) > 0 {
+		first = indexOf(c.raw, c.operands[0])
+	}
+	for _, o := range c.options {
+		switch {
+		case o.at > first || !o.has:
+		case o.name == "-C" && w.outside(o.value), o.name == "--git-dir", o.name == "--work-tree":
+			w.addWord(medium, "points-elsewhere", o.value)
+		}
+	}
+	w.strayed(c)
+	if len(c.operands) > 0 && c.operands[0].text == "checkout" && slices.ContainsFunc(c.raw, func(x word) bool { return x.text == "--" }) {
+		w.addWord(medium, "loses-work", c.at) // what follows are files
+	}
+	if len(c.operands) > 1 && c.operands[0].text == "init" && w.outside(c.operands[1]) {
+		w.addWord(medium, "points-elsewhere", c.operands[1])
+	}
+	if len(c.operands) < 2 || !asksRemote[c.operands[0].text] {
+		return
+	}
+	for i, x := range c.operands[1:] {
+		// The repository, or an address; a computed branch is as usual.
+		if leaves(x) && (i == 0 || strings.ContainsAny(x.text, ":/")) {
+			w.addWord(medium, "sends-computed", x)
+		}
+		folder := strings.HasPrefix(x.text, "/") || strings.HasPrefix(x.text, "../") || strings.HasPrefix(x.text, "file://")
+		if i == 0 && folder && w.outside(x) {
+			w.addWord(medium, "points-elsewhere", x)
+		}
+	}
+	for _, o := range c.options {
+		if o.has && leaves(o.value) {
+			w.addWord(medium, "sends-computed", o.value)
+		}
+	}
+}
+
+// asksRemote are subcommands that speak with another host.
+var asksRemote = set(`fetch ls-remote clone pull push remote archive submodule request-pull`)
 
 func indexOf(words []word, x word) int {
 	for i, y := range words {

@@ -86,6 +86,9 @@ type Session struct {
 	Aliases   map[string]string // name to text
 	Functions map[string]string // name to definition as `declare -f` prints it, or to its body
 	Exports   map[string]string // environment variables whose values are known
+	// Options are those that are on, as $SHELLOPTS and $BASHOPTS name them (braceexpand, expand_aliases, …). Empty when
+	// they are not known: then they are taken to be those of an interactive bash.
+	Options []string
 }
 
 // Request is a line and where it would run.

@@ -124,6 +124,26 @@ func TestSession(t *testing.T) {
 	}
 }
 
+// TestSessionVariables holds that variables which an earlier line set are seen.
+func TestSessionVariables(t *testing.T) {
+	t.Parallel()
+	g := newGuard(t)
+	for _, c := range []struct {
+		exports map[string]string
+		text    string
+		want    Risk
+	}{
+		{nil, "git status", Low}, {map[string]string{"GIT_DIR": "/tmp/evil"}, "git status", Medium}, {map[string]string{"GIT_WORK_TREE": "/tmp/x"}, "git diff", Medium},
+		{map[string]string{"GIT_DIR": ""}, "git status", Low}, {map[string]string{"IFS": " \t\n"}, "c='ls -l'; $c", Low}, {map[string]string{"IFS": "_"}, "c=ls_-l; $c", Low},
+		{map[string]string{"IFS": "_"}, "c=rm_-rf_/srv/x; $c", High}, {map[string]string{"IFS": "_"}, "c='ls -l'; $c", High},
+	} {
+		r := g.Check(Request{Text: c.text, Home: "/home/ops", Dir: "/home/ops/app", Session: Session{Exports: c.exports}})
+		if r.Risk != c.want {
+			t.Errorf("%q with %v: %s %v, want %s", c.text, c.exports, r.Risk, codes(r), c.want)
+		}
+	}
+}
+
 // TestPlaces holds that the working directory and the home decide what a path means.
 func TestPlaces(t *testing.T) {
 	t.Parallel()
@@ -322,6 +342,7 @@ func TestLanguages(t *testing.T) {
 		"select 1": low, "SELECT 'drop table x'": low, "select 1; drop table x": high, "insert into x values (1)": medium, "with a as (select 1) select * from a": low,
 		"with a as (delete from x returning 1) select 1": high, "explain select 1": low, `\dt`: low, `\! ls`: high, ".tables": low, ".shell ls": high,
 		"/*!50000 drop table x */": high, "-- drop\nselect 1": low, "copy x to program 'sh'": high,
+		`show tables\G`: low, `select 1 \g`: low, `select 1 \g |sh`: high, `drop table x\G`: high,
 	} {
 		if got := sqlRisk(text); got != want {
 			t.Errorf("sql %q: %d, want %d", text, got, want)

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -20,12 +21,35 @@ func checkAwk(w *walker, c *command) {
 	for _, x := range programs {
 		switch awkRisk(x.text) {
 		case high:
-			w.addWord(high, "dangerous-code", x)
+			if lines, ok := awkPipes(x.text); ok && x.known() {
+				w.isolated(func() {
+					w.sc.stdin = source{kind: fromPipe}
+					for _, line := range lines {
+						w.code(x.with(line))
+					}
+				})
+			} else {
+				w.addWord(high, "dangerous-code", x)
+			}
 		case medium:
-			w.addWord(medium, "writes-file", x)
-			for _, m := range awkTarget.FindAllStringSubmatch(x.text, 8) {
+			targets := awkTarget.FindAllStringSubmatch(x.text, 8)
+			bare, _ := awkBare(x.text)
+			kept := slices.ContainsFunc(targets, func(m []string) bool { return !slices.Contains(sinks, m[1]) })
+			if kept || strings.Count(bare, ">") != len(targets) {
+				w.addWord(medium, "writes-file", x)
+			}
+			for _, m := range targets {
 				w.writeTo(x.with(m[1]))
 			}
+		}
+		bare, texts := awkBare(x.text)
+		for _, t := range texts {
+			if strings.HasPrefix(t, "/") {
+				w.readFrom(x.with(t), false)
+			}
+		}
+		if len(awkReads.FindAllString(bare, -1)) < len(awkReadsAny.FindAllString(bare, -1)) {
+			w.addWord(medium, "computed-argument", x) // which file it reads is put together
 		}
 		if strings.Contains(x.text, "ENVIRON") {
 			w.addWord(medium, "shows-secrets", x)
@@ -37,13 +61,52 @@ func checkAwk(w *walker, c *command) {
 }
 
 var (
-	awkTarget = regexp.MustCompile(`>>?\s*"([^"]*)"`)
-	awkPrint  = regexp.MustCompile(`\bprintf?\b[^;}\n]*>`)
-	awkRuns   = regexp.MustCompile(`\bsystem\s*\(|\|&?|@load|@include|@\s*[A-Za-z_]\w*\s*\(|/inet/`)
+	awkReads    = regexp.MustCompile(`\bgetline\b[^<;}|\n]*<[ \t]*"[ \t]*(?:[;})\n&]|$)`)
+	awkReadsAny = regexp.MustCompile(`\bgetline\b[^<;}|)\n]*<`)
+	awkPipe     = regexp.MustCompile(`\|[ \t]*"[ \t]*(?:[;}\n]|$)`) // to a text that ends there: "sort " x would go on
+	awkTarget   = regexp.MustCompile(`>>?\s*"([^"]*)"`)
+	awkPrint    = regexp.MustCompile(`\bprintf?\b[^;}\n]*>`)
+	awkRuns     = regexp.MustCompile(`\bsystem\s*\(|\|&?|@load|@include|@\s*[A-Za-z_]\w*\s*\(|/inet/`)
 )
+
+// awkPipes gives the command lines that an awk program pipes to, when they stand in it as they are (print | "sort -rn") and
+// nothing else in it starts a program or writes a file.
+func awkPipes(code string) (lines []string, ok bool) {
+	bare, texts := awkBare(code)
+	pipes := awkPipe.FindAllStringIndex(bare, -1)
+	rest := awkPipe.ReplaceAllString(bare, " ")
+	if len(pipes) == 0 || strings.Contains(rest, "|") || awkRuns.MatchString(rest) || hasPrintRedirect(rest) || strings.Contains(code, "/inet/") {
+		return nil, false
+	}
+	for _, p := range pipes {
+		text := texts[strings.Count(bare[:p[1]], `"`)-1]
+		if strings.Contains(text, `\`) {
+			return nil, false
+		}
+		lines = append(lines, text)
+	}
+	return lines, true
+}
 
 // awkRisk looks at an awk program without its texts and regular expressions.
 func awkRisk(code string) level {
+	if strings.Contains(code, "/inet/") {
+		return high
+	}
+	text, _ := awkBare(code)
+	switch {
+	case awkRuns.MatchString(text):
+		return high
+	case hasPrintRedirect(text):
+		return medium
+	}
+	return low
+}
+
+// awkBare gives an awk program with a quote for each text and regular expression, without comments and without ||; and
+// those texts, in order.
+func awkBare(code string) (string, []string) {
+	var texts []string
 	var bare strings.Builder
 	last := byte(' ') // last character that is not blank: tells a regular expression from a division
 	for i := 0; i < len(code); i++ {
@@ -57,9 +120,7 @@ func awkRisk(code string) level {
 				}
 				j++
 			}
-			if ch == '"' && strings.Contains(code[i:min(j, len(code))], "/inet/") {
-				return high
-			}
+			texts = append(texts, code[i+1:min(j, len(code))])
 			i = j
 			bare.WriteByte('"')
 			last = 'x'
@@ -75,14 +136,7 @@ func awkRisk(code string) level {
 			last = ch
 		}
 	}
-	text := strings.ReplaceAll(bare.String(), "||", "  ")
-	switch {
-	case awkRuns.MatchString(text):
-		return high
-	case hasPrintRedirect(text):
-		return medium
-	}
-	return low
+	return strings.ReplaceAll(bare.String(), "||", "  "), texts
 }
 
 // hasPrintRedirect finds `print … > file`; between parentheses > compares.
@@ -242,6 +296,7 @@ var (
 	sqlReads  = regexp.MustCompile(`(?is)^\s*(select|show|explain|describe|desc|with|values|table|use|help|pragma\s+(table_info|index_list|foreign_key_list|database_list|integrity_check|user_version)|check\s+table|\\(d\w*|l|dt|du|dn|df|di|conninfo|timing|x|q|c|z|echo)\+?|\.(tables|schema|databases|indexes|indices|headers|mode|help|show|stats|width|dbinfo|quit|timer))\b?[+*]?`)
 	sqlLoses  = regexp.MustCompile(`(?is)\b(drop|truncate|delete|update|alter|grant|revoke|shutdown|vacuum\s+full|reindex|attach|load_extension|load_file|pg_terminate_backend|pg_cancel_backend|pg_read_file|pg_read_binary_file|lo_import|lo_export|dblink|pg_ls_dir|pg_sleep|xp_cmdshell|writefile|readfile|edit)\b|\binto\s+(out|dump)file\b|\bcopy\b.*\b(program|to|from)\b|\\(!|copy|o|w|i|g\w*\s*[|/~.]|e|setenv)|\.(shell|system|import|read|output|once|load|save|backup|restore|open|log|clone|excel)\b|create\s+(extension|user|role|function)|set\s+global|kill\s`)
 	sqlWrites = regexp.MustCompile(`(?is)\b(insert|create|replace|merge|call|do|lock|set|comment|analyze|begin|commit|vacuum|execute|prepare|into|setval|nextval|set_config|query_to_xml\w*|pg_reload_conf|pg_switch_wal|pg_create_\w+|pg_drop_\w+|pg_promote|dblink\w*)\b`)
+	sqlShows  = regexp.MustCompile(`(?i)^\s*(show|desc|describe)\s`) // show create table
 	sqlTexts  = regexp.MustCompile(`'(?:[^']|'')*'|"[^"]*"|--[^\n]*|/\*.*?\*/`)
 )
 
@@ -257,6 +312,8 @@ func sqlRisk(text string) level {
 		}
 		return "''"
 	})
+	bare = strings.TrimSpace(bare)
+	bare = strings.TrimSuffix(strings.TrimSuffix(bare, `\G`), `\g`) // they end a statement, as ; does
 	for _, statement := range strings.Split(bare, ";") {
 		if strings.TrimSpace(statement) == "" {
 			continue
@@ -268,7 +325,7 @@ func sqlRisk(text string) level {
 		default:
 			if sqlLoses.MatchString(statement) {
 				risk = max(risk, high)
-			} else if !sqlReads.MatchString(statement) || sqlWrites.MatchString(statement) {
+			} else if !sqlReads.MatchString(statement) || sqlWrites.MatchString(statement) && !sqlShows.MatchString(statement) {
 				risk = max(risk, medium)
 			}
 		}
@@ -344,6 +401,12 @@ func checkCurl(w *walker, c *command) {
 	for _, x := range c.valuesOf("-T", "--upload-file", "--post-file", "--body-file") {
 		sending(x)
 		w.sendsFile(x, x.text)
+	}
+	for _, x := range c.valuesOf("-b", "--cookie") {
+		if c.name == "curl" && !strings.Contains(x.text, "=") && x.text != "" { // a file of cookies
+			w.addWord(medium, "sends-out", x)
+			w.sendsFile(x, x.text)
+		}
 	}
 	for _, x := range c.valuesOf("-X", "--request", "--method") {
 		switch strings.ToUpper(x.text) {

@@ -339,6 +339,18 @@ func (w *walker) readPart(x word, p string, sends bool) {
 // secretGlob says whether a file name pattern reaches into a folder of secrets, or may match a secret file.
 func secretGlob(p string) bool {
 	base := path.Base(p)
+	// ~/.s?h/*: a pattern for a folder.
+	for _, dir := range strings.Split(path.Dir(p), "/") {
+		if !strings.HasPrefix(dir, ".") || !strings.ContainsAny(dir, "*?[") {
+			continue
+		}
+		for _, f := range secretFolders {
+			first, _, _ := strings.Cut(strings.TrimPrefix(f, "/"), "/")
+			if ok, _ := path.Match(dir, first); ok && strings.HasPrefix(first, ".") {
+				return true
+			}
+		}
+	}
 	for _, b := range []string{".env", "id_rsa", "id_ed25519", "shadow", ".netrc", "credentials"} {
 		if base != "*" && strings.ContainsAny(base, "*?[") && !strings.HasPrefix(base, "*.") {
 			if ok, _ := path.Match(base, b); ok {

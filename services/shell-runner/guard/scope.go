@@ -18,8 +18,11 @@ type scope struct {
 	aliases    map[string]string   // of the session and of this text
 	declared   map[string]string   // functions of the session
 	expanding  map[string]bool     // aliases and functions that are being looked into
+	tame       map[string]bool     // variables whose values, known or not, are numbers or words of the text
 	stdin      source
 	inLoop     bool // in a loop that may not end
+	namesOnly  bool // of what is printed, the rest of the pipe shows names or numbers
+	listed     bool // what is printed names files that the rest of the pipe opens
 }
 
 // source is where a command reads its standard input from.
@@ -40,6 +43,7 @@ const (
 func (s *scope) clone() *scope {
 	c := *s
 	c.vars, c.functions, c.aliases = maps.Clone(s.vars), maps.Clone(s.functions), maps.Clone(s.aliases)
+	c.tame = maps.Clone(s.tame)
 	c.dirs = slices.Clone(s.dirs)
 	return &c
 }
@@ -79,11 +83,13 @@ func (s *scope) set(name string, values []string) {
 		values = nil
 	}
 	s.vars[name] = values
+	delete(s.tame, name)
 }
 
 func (s *scope) forget(names ...string) {
 	for _, name := range names {
 		s.vars[name] = nil
+		delete(s.tame, name)
 	}
 }
 
@@ -94,6 +100,7 @@ func (s *scope) forgetAll() {
 	}
 	s.exports = nil
 	s.positional = nil
+	clear(s.tame)
 }
 
 // ifs gives the characters at which unquoted expansions are split.
@@ -118,6 +125,9 @@ func (w *walker) branch(f func()) {
 	for name, v := range inner.vars {
 		if o, ok := outer.vars[name]; !ok || !slices.Equal(o, v) || o == nil {
 			outer.vars[name] = nil
+		}
+		if !inner.tame[name] {
+			delete(outer.tame, name)
 		}
 	}
 	maps.Copy(outer.functions, inner.functions)

@@ -25,6 +25,7 @@ type program struct {
 	name    string
 	why     string          // code of reasons where a rule names none
 	values  map[string]bool // options whose value is the next argument
+	whole   map[string]bool // long options that stand in the rules
 	single  bool            // long options have one dash
 	bundle  bool            // the first argument may be flags without a dash (tar, ps)
 	careful bool            // an argument that is not known could be an option that runs something
@@ -32,6 +33,7 @@ type program struct {
 	uses    use             // what becomes of operands
 	writes  []string        // options whose value is a path that is written
 	outputs []string        // the same, of a build: a fault only outside the project
+	points  []string        // options whose value is a folder or file whose code or settings are used
 	checks  []string        // names of functions in Go that look further
 	rules   []rule
 	subs    bool // some rule names a subcommand
@@ -56,6 +58,7 @@ type rule struct {
 	with    [][]string // for each, one of the arguments must be there
 	without []string   // none of these may be there
 	only    []string   // no option but these; nil for any
+	each    []string   // every operand is one of these, and there is one; nil for any
 	bare    bool       // no argument at all
 	noOps   bool       // no operand
 	code    string
@@ -154,7 +157,7 @@ func (t *tables) begin(names []string) ([]*program, error) {
 		if t.programs[name] != nil {
 			return nil, fmt.Errorf("%s stands there twice", name)
 		}
-		p := &program{name: name, why: "changes-state", values: map[string]bool{}}
+		p := &program{name: name, why: "changes-state", values: map[string]bool{}, whole: map[string]bool{}}
 		t.programs[name] = p
 		all = append(all, p)
 	}
@@ -199,6 +202,11 @@ func (t *tables) directive(p *program, words []string) error {
 		}
 	case "outputs":
 		p.outputs = append(p.outputs, args...)
+		for _, a := range args {
+			p.values[a] = true
+		}
+	case "points":
+		p.points = append(p.points, args...)
 		for _, a := range args {
 			p.values[a] = true
 		}
@@ -279,6 +287,9 @@ func (t *tables) rule(p *program, l level, words []string) error {
 		case "only":
 			mode = word
 			r.only = []string{}
+		case "each":
+			mode = word
+			r.each = []string{}
 		case "bare":
 			r.bare = true
 		case "no-operands":
@@ -300,6 +311,8 @@ func (t *tables) rule(p *program, l level, words []string) error {
 				r.without = append(r.without, word)
 			case "only":
 				r.only = append(r.only, word)
+			case "each":
+				r.each = append(r.each, strings.Split(word, "|")...)
 			}
 		}
 	}
@@ -308,6 +321,13 @@ func (t *tables) rule(p *program, l level, words []string) error {
 	}
 	if t.reasons[r.code].en == "" {
 		return fmt.Errorf("no reason %q in reasons.txt", r.code)
+	}
+	for _, list := range append(r.with, r.without, r.only) {
+		for _, token := range list {
+			if strings.HasPrefix(token, "--") {
+				p.whole[token] = true
+			}
+		}
 	}
 	p.rules = append(p.rules, r)
 	return nil

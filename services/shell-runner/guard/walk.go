@@ -149,6 +149,7 @@ func (w *walker) stmt(s *syntax.Stmt) {
 		w.add(high, "endless-jobs", s)
 	}
 	stdin := w.sc.stdin
+	w.sc.namesOnly = w.sc.namesOnly && len(s.Redirs) == 0
 	w.redirects(s.Redirs)
 	if s.Background || s.Coprocess {
 		w.isolated(func() { w.command(s.Cmd, s) })
@@ -208,24 +209,6 @@ func (w *walker) command(cmd syntax.Command, s *syntax.Stmt) {
 	}
 }
 
-func (w *walker) binary(x *syntax.BinaryCmd) {
-	if x.Op == syntax.AndStmt || x.Op == syntax.OrStmt {
-		w.stmt(x.X)
-		w.branch(func() { w.stmt(x.Y) })
-		return
-	}
-	// A pipe: each side is a shell of its own.
-	w.isolated(func() { w.stmt(x.X) })
-	text, ok := w.constant([]*syntax.Stmt{x.X})
-	w.isolated(func() {
-		w.sc.stdin = source{kind: fromPipe}
-		if ok {
-			w.sc.stdin = source{fromText, text}
-		}
-		w.stmt(x.Y)
-	})
-}
-
 func (w *walker) ifClause(x *syntax.IfClause) {
 	for x != nil {
 		w.stmts(x.Cond)
@@ -276,10 +259,13 @@ func (w *walker) forClause(x *syntax.ForClause) {
 		}
 		w.branch(func() {
 			w.sc.set(loop.Name.Value, nil)
+			// What a pattern matches is not in the text.
+			listed := len(items) > 0 && !slices.ContainsFunc(items, func(x word) bool { return x.data || x.glob })
 			// Few constants are judged one after the other.
 			if len(items) > 0 && len(items) <= 8 && !slices.ContainsFunc(items, func(x word) bool { return !x.known() || x.glob }) {
 				for _, item := range items {
 					w.sc.set(loop.Name.Value, []string{item.text})
+					w.sc.tame[loop.Name.Value] = listed
 					w.stmts(x.Do)
 				}
 				return
@@ -287,6 +273,7 @@ func (w *walker) forClause(x *syntax.ForClause) {
 			if prefix, ok := commonPlace(items); ok {
 				w.sc.set(loop.Name.Value, []string{prefix})
 			}
+			w.sc.tame[loop.Name.Value] = listed
 			w.stmts(x.Do)
 		})
 		return
@@ -295,6 +282,12 @@ func (w *walker) forClause(x *syntax.ForClause) {
 		w.arithmetic(loop.Cond)
 		w.arithmetic(loop.Post)
 		endless = loop.Cond == nil
+		if name := counter(loop.Init); name != "" && !slices.Contains(assigned(x), name) {
+			w.sc.tame[name] = true
+			if !w.tame(loop.Init) || !w.tame(loop.Cond) || !w.tame(loop.Post) {
+				delete(w.sc.tame, name)
+			}
+		}
 	}
 	w.branch(func() {
 		w.sc.inLoop = w.sc.inLoop || endless

@@ -20,6 +20,7 @@ type word struct {
 	process    bool // has the name of a pipe to a command in it: <(…)
 	quoted     bool // some part was quoted or escaped
 	secret     bool // has the value of a variable in it whose name says that it is secret
+	data       bool // an unknown part may hold anything: output, input, a variable; not a number or one of the text's words
 	start, end int  // byte span in the text of the frame
 }
 
@@ -43,7 +44,7 @@ func (w *walker) fields(x *syntax.Word) []word {
 	start, end := w.span(x)
 	if !ok {
 		w.substitutions(x)
-		return []word{{text: unknown, loose: true, computed: true, start: start, end: end}}
+		return []word{{text: unknown, loose: true, computed: true, data: true, start: start, end: end}}
 	}
 	var all []word
 	for _, parts := range variants {
@@ -51,7 +52,7 @@ func (w *walker) fields(x *syntax.Word) []word {
 		b.parts(parts, false)
 		for _, f := range b.done() {
 			if len(all) == maxFields {
-				return append(all[:maxFields-1], word{text: unknown, loose: true, computed: true, start: start, end: end})
+				return append(all[:maxFields-1], word{text: unknown, loose: true, computed: true, data: true, start: start, end: end})
 			}
 			f.start, f.end = start, end
 			f.computed = f.computed || len(variants) > 1
@@ -79,6 +80,7 @@ func (w *walker) one(x *syntax.Word) word {
 		out.process = out.process || f.process
 		out.quoted = out.quoted || f.quoted
 		out.secret = out.secret || f.secret
+		out.data = out.data || f.data
 	}
 	out.start, out.end = w.span(x)
 	return out
@@ -205,7 +207,8 @@ type fieldBuilder struct {
 	cur   word
 	begun bool // cur is a field even when its text is empty
 	out   []word
-	size  int // bytes that came out of expansions
+	size  int  // bytes that came out of expansions
+	tame  bool // the unknown parts that are being added are numbers, or words of the text
 }
 
 func (b *fieldBuilder) done() []word {
@@ -228,13 +231,14 @@ func (b *fieldBuilder) add(text string, quoted, computed bool) {
 		return
 	}
 	if quoted || !computed {
+		b.cur.data = b.cur.data || !b.tame && strings.Contains(text, unknown)
 		b.cur.text += text
 		b.begun = b.begun || quoted
 		return
 	}
 	if b.ifs == unknown && text != "" {
 		b.cur.text += unknown
-		b.cur.loose = true
+		b.cur.loose, b.cur.data = true, true
 		return
 	}
 	if strings.ContainsAny(text, "*?[") {
@@ -251,6 +255,7 @@ func (b *fieldBuilder) add(text string, quoted, computed bool) {
 			}
 			b.cur.computed = true
 		} else {
+			b.cur.data = b.cur.data || !b.tame && r == 0
 			b.cur.text += string(r)
 		}
 	}
@@ -259,6 +264,7 @@ func (b *fieldBuilder) add(text string, quoted, computed bool) {
 func (b *fieldBuilder) unknown(quoted bool) {
 	b.cur.text += unknown
 	b.cur.computed = true
+	b.cur.data = b.cur.data || !b.tame
 	b.begun = true
 	b.cur.loose = b.cur.loose || !quoted
 }
@@ -350,7 +356,9 @@ func (b *fieldBuilder) part(p syntax.WordPart, whole, inQuotes bool) {
 		}
 	case *syntax.ArithmExp:
 		w.arithmetic(p.X)
+		b.tame = w.tame(p.X)
 		b.unknown(true)
+		b.tame = false
 	case *syntax.ProcSubst:
 		w.isolated(func() {
 			if p.Op == syntax.CmdOut {
@@ -376,6 +384,8 @@ func (b *fieldBuilder) param(p *syntax.ParamExp, keep, inQuotes bool) {
 		return
 	}
 	name := p.Param.Value
+	b.tame = p.Length || p.Exp == nil && p.Repl == nil && !p.Excl && w.sc.tame[name] || len(name) == 1 && strings.Contains("?#$!-", name)
+	defer func() { b.tame = false }()
 	if p.Index != nil {
 		w.arithmetic(p.Index)
 	}

@@ -35,7 +35,7 @@ func (w *walker) unwrap(p *program, words []word) bool {
 		if len(p.rules) > 0 {
 			return false
 		}
-		if wr.bare > low {
+		if wr.bare > low && !(p.name == "env" && w.sc.namesOnly) {
 			w.addWord(wr.bare, p.why, whole)
 		}
 		return true
@@ -139,6 +139,7 @@ func join(words []word) word {
 		out.loose = out.loose || x.loose
 		out.substs = out.substs || x.substs
 		out.process = out.process || x.process
+		out.data = out.data || x.data
 	}
 	return out
 }
@@ -174,6 +175,8 @@ func (w *walker) wrapperOption(program, name string, value word) {
 		}
 	case program == "ssh" && (name == "-R" || name == "-w" || name == "-F" || name == "-I" || name == "-S"):
 		w.addWord(high, "opens-tunnel", value)
+	case (program == "xargs" || program == "parallel") && (name == "-a" || name == "--arg-file"):
+		w.readFrom(value, false)
 	case program == "env" && name == "-C", program == "sudo" && name == "-D":
 		w.sc.addDir(value.text)
 	case program == "time" && name == "-o", program == "strace" && name == "-o", program == "ltrace" && name == "-o":
@@ -203,7 +206,7 @@ func (w *walker) moreArguments(words, rest []word) []word {
 		for _, m := range marks {
 			if m != "" && strings.Contains(x.text, m) {
 				out[i].text = strings.ReplaceAll(x.text, m, unknown)
-				out[i].computed, out[i].loose = true, false
+				out[i].computed, out[i].loose, out[i].data = true, false, true
 				replaced = true
 			}
 		}
@@ -220,7 +223,7 @@ func (w *walker) moreArguments(words, rest []word) []word {
 		}
 	}
 	if !replaced {
-		out = append(out, word{text: unknown, computed: true, start: at.start, end: at.end})
+		out = append(out, word{text: unknown, computed: true, data: true, start: at.start, end: at.end})
 	}
 	return out
 }

@@ -151,6 +151,8 @@ type Snapshot struct {
 	Definitions map[string]string // of the functions, as bash prints them
 	// Variables are those that change what commands mean (PATH, LD_PRELOAD, …), where they are set, with their values.
 	Variables map[string]string
+	// Options are those that are on, as $SHELLOPTS and $BASHOPTS name them, sorted.
+	Options []string
 	// Digest covers aliases, functions, traps, options and key bindings, whole: when it differs, a text may mean
 	// something else.
 	Digest    string

@@ -124,6 +124,7 @@ func (s *Session) Snapshot(ctx context.Context) (Snapshot, error) {
 	long := func(answer string) bool { return utf8.RuneCountInString(answer) >= maxAnswer }
 	snap := Snapshot{Aliases: map[string]string{}, Definitions: map[string]string{}, Variables: map[string]string{}, Truncated: long(text)}
 	parts := slices.Grow(strings.SplitN(text, "\x1e", 4), 4)[:4] // options, variables, names of functions, aliases
+	snap.Options = options(parts[0])
 	for entry := range strings.SplitSeq(parts[1], "\x1c") {
 		if name, value, ok := strings.Cut(entry, "\x1d"); ok {
 			snap.Variables[name] = value
@@ -165,6 +166,14 @@ func (s *Session) Snapshot(ctx context.Context) (Snapshot, error) {
 		s.mu.Unlock()
 	}
 	return snap, nil
+}
+
+// options reads the two lines that a snapshot begins with: $SHELLOPTS and $BASHOPTS.
+func options(settings string) []string {
+	lines := slices.Grow(strings.SplitN(settings, "\n", 3), 2)[:2]
+	names := strings.FieldsFunc(lines[0]+":"+lines[1], func(r rune) bool { return r == ':' })
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // still says whether a shell stays as it is until a command is run in it, by the part of its answer that tells traps,

@@ -176,6 +176,8 @@ func TestWhatAWordMeans(t *testing.T) {
 	require.Equal(t, []string{"exported", "f"}, snap.Functions)
 	require.False(t, snap.Truncated)
 	require.Contains(t, snap.Definitions["f"], "f ()")
+	require.Subset(t, snap.Options, []string{"braceexpand", "emacs", "expand_aliases", "interactive_comments"})
+	require.NotContains(t, snap.Options, "keyword")
 	names, err := s.Environment(within(t))
 	require.NoError(t, err)
 	require.Contains(t, names, "ZED")
@@ -184,13 +186,14 @@ func TestWhatAWordMeans(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, snap.Digest, same.Digest)
 	for _, change := range []string{"alias ls='rm -rf ~'", "unalias ls", "f() { rm -rf ~; }", "trap 'rm x' EXIT", "set -o vi",
-		"shopt -s extglob", `bind '"\C-t": "x"'`, "umask 0", "enable -n kill"} {
+		"shopt -s extglob", `bind '"\C-t": "x"'`, "umask 0", "enable -n kill", "set -k", "shopt -s lastpipe"} {
 		run(t, s, change)
 		next, err := s.Snapshot(within(t))
 		require.NoError(t, err)
 		require.NotEqual(t, same.Digest, next.Digest, change)
 		same = next
 	}
+	require.Subset(t, same.Options, []string{"extglob", "keyword", "lastpipe", "vi"})
 	for range 2 {
 		run(t, s, `for i in {1..3000}; do printf -v v '%060d' $i; alias a$i=$v; done`)
 		next, err := s.Snapshot(within(t))
