@@ -1,6 +1,7 @@
 package approval
 
 import (
+	"crypto/ed25519"
 	"strings"
 	"sync"
 	"testing"
@@ -177,4 +178,33 @@ func TestSummariesHoldNoSecrets(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, list.GetEntries()[0].GetItem().GetSummary(), "abcdefghijklmnop")
 	require.Contains(t, list.GetEntries()[0].GetItem().GetSummary(), "curl")
+}
+
+// After the signing key was changed, the links before are known by the old one, if the operator kept it; its grants are not.
+func TestAnotherSigningKey(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a := r.ask("bob", "rm x")
+	before, err := r.word("alice", a.GetId(), true)
+	require.NoError(t, err)
+	r.settled()
+	old := r.key.Public().(ed25519.PublicKey)
+	_, r.key, err = ed25519.GenerateKey(nil)
+	require.NoError(t, err)
+	r.restart()
+	problems, _ := r.findings()
+	require.NotEmpty(t, problems, "nobody knows the key")
+	r.earlier = []ed25519.PublicKey{old}
+	r.restart()
+	_, err = r.word("alice", r.ask("bob", "rm y").GetId(), true)
+	require.NoError(t, err)
+	r.settled()
+	problems, done := r.findings()
+	require.Empty(t, problems)
+	require.NotZero(t, done.GetEvents())
+	keys, err := r.ListGrantKeys(r.ctx(), &butlerv1.ListGrantKeysRequest{})
+	require.NoError(t, err)
+	require.Len(t, keys.GetKeys(), 1)
+	_, err = approval.Keys{keys.GetKeys()[0].GetId(): keys.GetKeys()[0].GetPublic()}.Verify(before.GetGrant(), time.Now())
+	require.Error(t, err)
 }

@@ -52,15 +52,16 @@ func (s *shell) Inspect(_ context.Context, in *butlerv1.InspectRequest, _ ...grp
 
 // rig is approval on a real NATS server.
 type rig struct {
-	t      testing.TB
-	srv    *bus.Server
-	bus    *bus.Bus
-	people *directory
-	shell  *shell
-	key    ed25519.PrivateKey
-	policy *Policy
-	clock  atomic.Int64 // nanoseconds that the services' clock is ahead
-	turns  atomic.Int64
+	t       testing.TB
+	srv     *bus.Server
+	bus     *bus.Bus
+	people  *directory
+	shell   *shell
+	key     ed25519.PrivateKey
+	earlier []ed25519.PublicKey
+	policy  *Policy
+	clock   atomic.Int64 // nanoseconds that the services' clock is ahead
+	turns   atomic.Int64
 	*Service
 	stop func()
 }
@@ -85,7 +86,7 @@ func (r *rig) replica() (*Service, func()) {
 	signer, err := approval.NewSigner(r.key)
 	require.NoError(r.t, err)
 	s, err := New(Deps{
-		Bus: bustest.Connect(r.t, r.srv, "approval"), People: r.people, Signer: signer, Policy: r.policy, Clock: r.now,
+		Bus: bustest.Connect(r.t, r.srv, "approval"), People: r.people, Signer: signer, Earlier: r.earlier, Policy: r.policy, Clock: r.now,
 		Shells: map[string]butlerv1.ShellServiceClient{"web": r.shell},
 	})
 	require.NoError(r.t, err)

@@ -14,6 +14,7 @@ package approval
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -60,6 +61,8 @@ type Deps struct {
 	Bus    *bus.Bus
 	People butlerv1.PeopleServiceClient
 	Signer *approval.Signer
+	// Earlier are the keys that signed before: the audit chain has their links. Grants of theirs are not honoured.
+	Earlier []ed25519.PublicKey
 	// Shells are the shell-runners by host; an approver's edit is inspected there.
 	Shells   map[string]butlerv1.ShellServiceClient
 	Policy   *Policy // BuiltIn when nil
@@ -75,6 +78,7 @@ type Service struct {
 
 	bus      *bus.Bus
 	signer   *approval.Signer
+	known    approval.Keys // that links of the audit chain are signed with
 	shells   map[string]butlerv1.ShellServiceClient
 	people   *people
 	book     *book
@@ -98,11 +102,14 @@ func New(d Deps) (*Service, error) {
 		d.Clock = time.Now
 	}
 	s := &Service{
-		bus: d.Bus, signer: d.Signer, shells: d.Shells, log: d.Log, now: d.Clock,
+		bus: d.Bus, signer: d.Signer, known: approval.Keys{d.Signer.KeyID(): d.Signer.Public()}, shells: d.Shells, log: d.Log, now: d.Clock,
 		people: newPeople(d.People, d.Clock), book: newBook(),
 		decided: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "butler_approvals_total", Help: "Requests for approval by how they stand: pending when asked, then the outcome.",
 		}, []string{"status"}),
+	}
+	for _, key := range d.Earlier {
+		s.known[approval.KeyID(key)] = key
 	}
 	s.chain = newChain(s)
 	if d.Metrics != nil {

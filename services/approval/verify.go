@@ -24,7 +24,7 @@ const (
 
 // VerifyAudit checks the whole chain; see the service's definition.
 func (s *Service) VerifyAudit(_ *butlerv1.VerifyAuditRequest, stream grpc.ServerStreamingServer[butlerv1.VerifyAuditResponse]) error {
-	v := &verification{s: s, ctx: stream.Context(), send: stream.Send, keys: approval.Keys{s.signer.KeyID(): s.signer.Public()}}
+	v := &verification{s: s, ctx: stream.Context(), send: stream.Send, keys: s.known}
 	if err := v.run(); err != nil {
 		return err
 	}

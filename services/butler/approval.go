@@ -65,7 +65,7 @@ func (a *app) approvalCommand() *cobra.Command {
 
 // startApproval puts approval together and starts it.
 func (p *process) startApproval(b *bus.Bus, people grpc.ClientConnInterface, shells map[string]butlerv1.ShellServiceClient) (*approvalservice.Service, error) {
-	signer, err := approvalSigner(p.settings)
+	signer, earlier, err := approvalSigner(p.settings)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func (p *process) startApproval(b *bus.Bus, people grpc.ClientConnInterface, she
 		return nil, err
 	}
 	svc, err := approvalservice.New(approvalservice.Deps{
-		Bus: b, People: butlerv1.NewPeopleServiceClient(people), Signer: signer, Shells: shells, Policy: policy,
+		Bus: b, People: butlerv1.NewPeopleServiceClient(people), Signer: signer, Earlier: earlier, Shells: shells, Policy: policy,
 		Settings: approvalSettings(p.settings), Log: p.log, Metrics: p.tel.Registry,
 	})
 	if err != nil {
@@ -116,33 +116,57 @@ func approvalPolicy(s config.Settings) (*approvalservice.Policy, error) {
 	return policy, nil
 }
 
-// approvalSigner reads the signing key of the settings, making it when there is none.
-func approvalSigner(s config.Settings) (*approval.Signer, error) {
+// approvalSigner reads the signing key of the settings, making it when there is none. The file's first key signs; those
+// behind it, private or public, have signed before.
+func approvalSigner(s config.Settings) (signer *approval.Signer, earlier []ed25519.PublicKey, err error) {
 	file := s.Approval.KeyFile
 	data, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		data, err = makeApprovalKey(file)
 	}
 	if err != nil {
-		return nil, fault.Wrap(pathCause(err), fault.Invalid, "BUTLER_APPROVAL_KEY: %s cannot be read or made", file)
+		return nil, nil, fault.Wrap(pathCause(err), fault.Invalid, "BUTLER_APPROVAL_KEY: %s cannot be read or made", file)
 	}
 	if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o077 != 0 {
-		return nil, fault.New(fault.Invalid, "BUTLER_APPROVAL_KEY: others can read %s, so its grants are worth nothing; "+
+		return nil, nil, fault.New(fault.Invalid, "BUTLER_APPROVAL_KEY: others can read %s, so its grants are worth nothing; "+
 			"remove it to have a new key made, or chmod 600 it if nobody did", file)
 	}
-	block, _ := pem.Decode(data)
-	if block == nil {
-		return nil, fault.New(fault.Invalid, "BUTLER_APPROVAL_KEY: %s holds no PEM block", file)
+	for n := 1; ; n++ {
+		block, rest := pem.Decode(data)
+		if block == nil {
+			break
+		}
+		data = rest
+		var key any
+		if block.Type == "PUBLIC KEY" {
+			key, err = x509.ParsePKIXPublicKey(block.Bytes)
+		} else {
+			key, err = x509.ParsePKCS8PrivateKey(block.Bytes)
+		}
+		if err != nil {
+			return nil, nil, fault.Wrap(err, fault.Invalid, "BUTLER_APPROVAL_KEY: key %d of %s is neither a private key (PKCS #8) nor a public one", n, file)
+		}
+		private, isPrivate := key.(ed25519.PrivateKey)
+		public, isPublic := key.(ed25519.PublicKey)
+		switch {
+		case !isPrivate && !isPublic:
+			return nil, nil, fault.New(fault.Invalid, "BUTLER_APPROVAL_KEY: key %d of %s is not Ed25519", n, file)
+		case n == 1 && isPublic:
+			return nil, nil, fault.New(fault.Invalid, "BUTLER_APPROVAL_KEY: the first key of %s signs and must be private", file)
+		case n == 1:
+			if signer, err = approval.NewSigner(private); err != nil {
+				return nil, nil, err
+			}
+		case isPrivate:
+			earlier = append(earlier, private.Public().(ed25519.PublicKey))
+		default:
+			earlier = append(earlier, public)
+		}
 	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, "BUTLER_APPROVAL_KEY: %s holds no private key (PKCS #8)", file)
+	if signer == nil {
+		return nil, nil, fault.New(fault.Invalid, "BUTLER_APPROVAL_KEY: %s holds no PEM block", file)
 	}
-	private, ok := key.(ed25519.PrivateKey)
-	if !ok {
-		return nil, fault.New(fault.Invalid, "BUTLER_APPROVAL_KEY: the key in %s is not Ed25519", file)
-	}
-	return approval.NewSigner(private)
+	return signer, earlier, nil
 }
 
 // makeApprovalKey writes a new key. Two processes that start at the same time get the same: only one of them can link its

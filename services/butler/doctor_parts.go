@@ -337,7 +337,7 @@ func (d *patient) checkApproval(context.Context) []finding {
 	if _, err := os.Stat(a.KeyFile); errors.Is(err, fs.ErrNotExist) {
 		return []finding{ok("approval", "%s; the key %s is made when approval starts", policy, a.KeyFile)}
 	}
-	if _, err := approvalSigner(d.settings); err != nil {
+	if _, _, err := approvalSigner(d.settings); err != nil {
 		return []finding{fail("approval", "mend the file, or remove it to have a new key made: what it has signed is not honoured then", "%s", sentence(err))}
 	}
 	return []finding{ok("approval", "%s; grants are signed with %s", policy, a.KeyFile)}
