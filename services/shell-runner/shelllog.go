@@ -211,6 +211,9 @@ func (s *Service) logCommand(ctx context.Context, j *job, end *butlerv1.Approval
 	return err == nil
 }
 
+// clockSkew is how far the clock of NATS may be behind ours.
+const clockSkew = time.Minute
+
 // logAnew logs a use that an earlier process ended without having logged it, when there is a note of it.
 func (s *Service) logAnew(ctx context.Context, id string) error {
 	ev, found, err := s.bus.Last(ctx, bus.ApprovalStream, approval.UseSubject(s.host, id))
@@ -221,7 +224,7 @@ func (s *Service) logAnew(ctx context.Context, id string) error {
 	if chat.Decode(ev.Data, &use) != nil || use.GetStatus() == approval.Taken {
 		return nil
 	}
-	first, found, err := s.bus.FirstSince(ctx, bus.ShellStream, use.GetTakenAt().AsTime())
+	first, found, err := s.bus.FirstSince(ctx, bus.ShellStream, use.GetTakenAt().AsTime().Add(-clockSkew))
 	if err != nil {
 		return err
 	}
