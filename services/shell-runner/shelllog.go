@@ -221,7 +221,10 @@ func (s *Service) logAnew(ctx context.Context, id string) error {
 		return err
 	}
 	var use butlerv1.ApprovalUse
-	if chat.Decode(ev.Data, &use) != nil || use.GetStatus() == approval.Taken {
+	if err := chat.Decode(ev.Data, &use); err != nil {
+		return fault.Wrap(err, fault.Internal, "the use of the approval %s cannot be read", id)
+	}
+	if use.GetStatus() == approval.Taken {
 		return nil
 	}
 	first, found, err := s.bus.FirstSince(ctx, bus.ShellStream, use.GetTakenAt().AsTime().Add(-clockSkew))
