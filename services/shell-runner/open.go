@@ -101,6 +101,7 @@ func (s *Service) recover(ctx context.Context) error {
 		}
 		if last != nil {
 			j.out.log = s.newOutputLog(j.req, last, seq)
+			j.out.before = last.GetOffset() + int64(len(last.GetText()))
 		}
 		for _, o := range r.Output {
 			j.out.take(o)

@@ -277,7 +277,10 @@ func TestTheOutputLogOutlivesTheService(t *testing.T) {
 	text, _ := r.pieces(req)
 	require.True(t, first == text, "what was printed before is there at once: %d bytes of %d", len(text), len(first))
 	require.NoError(t, os.WriteFile(step, []byte("\n"), 0))
-	require.Equal(t, approval.Ended, r.woken(req).GetStatus())
+	use := r.woken(req)
+	require.Equal(t, approval.Ended, use.GetStatus())
+	require.Contains(t, use.GetOutcome().GetOutput(), fmt.Sprintf("[… %d bytes; all of it: butler shell log %s …]", len(first), req.GetApprovalId()))
+	require.True(t, use.GetOutcome().GetTruncated())
 	sum := r.entryOf(req).GetOutputLog()
 	text, pieces := r.pieces(req)
 	require.True(t, first+first == text)
@@ -311,6 +314,24 @@ func TestTheNextProcessLogsWhatWasNotLogged(t *testing.T) {
 	r.restart()
 	r.entryOf(req)
 	require.NoFileExists(t, filepath.Join(r.openFolder(), req.GetApprovalId()))
+}
+
+// Whatever the text is: a piece fits into an event.
+func TestAPieceOfAnything(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, text := range []string{"<", "\"", "\\", "&", "\u2028", "\n", "\xff", "\u0085"} {
+		req := r.granted("true")
+		o := r.newOutput(req)
+		all := strings.Repeat(text, (2*maxPiece)/len(text))
+		o.take(tmux.Output{Data: []byte(all)})
+		o.close()
+		<-o.logged().done
+		require.Empty(t, o.summary().GetMissing(), "%q", text)
+		got, pieces := r.pieces(req)
+		require.NotEmpty(t, pieces)
+		require.NotEmpty(t, got)
+	}
 }
 
 // What the terminal printed faster than it could be read is told where it is missing, and in the entry.

@@ -56,6 +56,7 @@ type output struct {
 	raw   int64  // bytes that the command printed
 	// unread of them came faster than they could be read.
 	unread int64
+	before int64      // bytes of text in the log that are not counted in total
 	log    *outputLog // once the text is longer than what the outcome keeps; nil when output is not logged
 }
 
@@ -122,6 +123,9 @@ const maxPages = 2
 func (o *output) page() {
 	if o.total == 0 {
 		return
+	}
+	if o.log != nil {
+		o.before += o.total
 	}
 	o.head, o.tail, o.total = nil, nil, 0
 	if o.pages++; o.pages == maxPages && !o.full {
@@ -277,6 +281,9 @@ func (o *output) elsewhere() string {
 	case o.log.beyond() > 0:
 		return fmt.Sprintf("; the first %s: butler shell log %s; %d bytes more are not in the log", inBytes(o.log.limit), o.log.id, o.log.beyond())
 	}
+	if o.unread > 0 {
+		return "; more of it: butler shell log " + o.log.id
+	}
 	return "; all of it: butler shell log " + o.log.id
 }
 
@@ -300,6 +307,10 @@ func (o *output) kept() (text string, bytes int64, cut bool, redacted int32) {
 		cut = true
 	} else {
 		text = string(o.head) + string(tail)
+	}
+	if o.before > 0 {
+		text = fmt.Sprintf("[… %d bytes%s …]\n%s", o.before, o.elsewhere(), text)
+		cut = true
 	}
 	return strings.ToValidUTF8(strings.TrimRight(text, "\n"), "\uFFFD"), o.raw, cut, redacted
 }
