@@ -338,7 +338,7 @@ func TestSecretsStayHere(t *testing.T) {
 
 func TestLongOutputIsCutInTheMiddle(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newRig(t, patient)
 	req := r.granted("seq 1 300000")
 	resp, err := r.Execute(r.ctx(), req)
 	require.NoError(t, err)

@@ -64,10 +64,16 @@ func counted(n int) string {
 	return b.String()
 }
 
+// patient waits for commands that print much, on a machine that has much to do.
+func patient(r *rig) {
+	r.settings.CommandTimeout, r.settings.FreeAfter = 110*time.Second, 110*time.Second
+}
+
 func TestLongOutputIsWholeInTheLog(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(r *rig) { r.backlog = 16 << 20 }) // under the race detector, redaction is slower than the terminal
-	const n = 731_000                                     // 5 MB
+	// Under the race detector, redaction is slower than the terminal.
+	r := newRig(t, patient, func(r *rig) { r.backlog = 16 << 20 })
+	const n = 731_000 // 5 MB
 	req := r.granted(fmt.Sprint("seq ", n))
 	resp, err := r.Execute(r.ctx(), req)
 	require.NoError(t, err)
@@ -127,7 +133,7 @@ func TestLongOutputIsWholeInTheLog(t *testing.T) {
 func TestWhatIsBeyondTheBoundIsTold(t *testing.T) {
 	t.Parallel()
 	const limit = 300 << 10
-	r := newRig(t, func(r *rig) { r.settings.LogOutput = limit })
+	r := newRig(t, patient, func(r *rig) { r.settings.LogOutput = limit })
 	// Three bytes a character: the bound is inside one.
 	req := r.granted("for i in $(seq 20000); do echo 你好，世界你好，世界; done")
 	resp, err := r.Execute(r.ctx(), req)
@@ -199,14 +205,14 @@ func TestOutputWhileNATSIsAway(t *testing.T) {
 		return srv
 	}
 	var srv *bus.Server
-	r := newRig(t, func(r *rig) {
+	r := newRig(t, patient, func(r *rig) {
 		srv = listen("127.0.0.1:0")
 		r.url = strings.Replace(srv.URL(), "nats://", "nats://operator:operator-password@", 1)
 		r.bus = r.connect("test")
 	})
-	r.maxQueued = 1 << 20
+	r.maxQueued = 512 << 10
 	step := filepath.Join(r.dir, "home", "step")
-	req := r.granted("mkfifo step; seq 100000; read x <step; seq 600000; touch printed; read x <step; seq 100000")
+	req := r.granted("mkfifo step; seq 100000; read x <step; seq 300000; touch printed; read x <step; seq 100000")
 	done := make(chan *butlerv1.ExecuteResponse, 1)
 	go func() {
 		resp, err := r.Execute(r.ctx(), req)
@@ -223,7 +229,7 @@ func TestOutputWhileNATSIsAway(t *testing.T) {
 	srv.Close()
 	require.NoError(t, os.WriteFile(step, []byte("\n"), 0))
 	out := r.job(req.GetApprovalId()).out
-	first, more, last := counted(100_000), counted(600_000), counted(100_000)
+	first, more, last := counted(100_000), counted(300_000), counted(100_000)
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(filepath.Join(r.dir, "home", "printed"))
 		out.mu.Lock()
