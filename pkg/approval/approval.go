@@ -21,6 +21,7 @@ const (
 	TypeAudit    = "butler.audit.linked"
 	TypeDue      = "butler.approval.due"
 	TypeShell    = "butler.shell.logged"
+	TypeOutput   = "butler.shell.output"
 )
 
 // Statuses of an approval.
@@ -90,6 +91,9 @@ func WorkSubject(id string) string { return "butler.work.approval." + id }
 
 // ShellSubject is where a session's commands are logged.
 func ShellSubject(host, session string) string { return "butler.shell." + host + "." + session }
+
+// OutputSubject is where the output of a command is logged, in pieces, when it is longer than what its outcome keeps.
+func OutputSubject(host, session, id string) string { return ShellSubject(host, session) + "." + id }
 
 var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 

@@ -29,6 +29,7 @@ func ServiceUsers() []ServiceUser {
 				read(ChatStream), follow(ChatStream), durable(ChatStream, ProjectorConsumer),
 				read(DeltaStream), follow(DeltaStream),
 				read(ApprovalStream), follow(ApprovalStream),
+				"$JS.API.DIRECT.GET."+ShellStream, // the output of commands; no more than Load needs
 				// Deleting a conversation.
 				"$JS.API.STREAM.MSG.DELETE."+ChatStream, "$JS.API.STREAM.PURGE."+ChatStream,
 				"$JS.API.STREAM.MSG.DELETE."+DeltaStream, "$JS.API.STREAM.PURGE."+DeltaStream,
@@ -85,7 +86,8 @@ func ServiceUsers() []ServiceUser {
 		{
 			Service: "shell",
 			Publish: join(
-				"butler.approval-use.*.*", "butler.shell.*.*", "butler.delta.*.*", "butler.work.turn.>", "butler.prompt.changed",
+				"butler.approval-use.*.*", "butler.shell.*.*", "butler.shell.*.*.*", "butler.delta.*.*", "butler.work.turn.>",
+				"butler.prompt.changed",
 				read(ApprovalStream),
 				declare(ShellStream), read(ShellStream), durable(ShellStream, ShellLogConsumer),
 				read(DeltaStream), read(WorkStream),

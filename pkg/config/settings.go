@@ -207,6 +207,8 @@ type Shell struct {
 	MaxTotal    int
 	// CommandTimeout is how long a command is waited for; it may go on as a job.
 	CommandTimeout time.Duration
+	// LogOutput is how much of one command's output is logged, in MiB; 0: long output is not logged whole.
+	LogOutput int
 	// OSUsers maps people to users of the system, each person=user, when the runner is root. Empty: single-user mode.
 	OSUsers []string
 	// GuardEnabled is false only in single-user mode, and then nothing is asked but by the policy.

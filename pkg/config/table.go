@@ -288,6 +288,10 @@ func table(home, dataDir string) []entry {
 		bind("shell.command_timeout", "BUTLER_COMMAND_TIMEOUT", "30", seconds(time.Second, time.Hour),
 			func(s *Settings) *time.Duration { return &s.Shell.CommandTimeout },
 			"How long a command is waited for: seconds, or a duration. It goes on as a job, which reports when it ends.", reloadable),
+		bind("shell.log_output", "BUTLER_SHELL_LOG_OUTPUT", "64", number(0, 10_240),
+			func(s *Settings) *int { return &s.Shell.LogOutput },
+			"How much of one command's output is logged, in MiB; `butler shell log` shows it. 0: only what its outcome keeps, the "+
+				"first 16 KiB and the last 48 KiB.", reloadable),
 		bind("shell.os_users", "BUTLER_SHELL_OS_USERS", "", list(pair("person=user", plain(1, 64).parse, plain(1, 64).parse)),
 			func(s *Settings) *[]string { return &s.Shell.OSUsers },
 			"User of the system for each person's shell, as person=user with the person's id, when shell-runner is root; *=user "+

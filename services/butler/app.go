@@ -99,7 +99,7 @@ the settings file. All settings: ` + "`butler config`" + `.`,
 			root.AddCommand(c)
 		}
 	}
-	add("talk", a.chatCommand(), a.sessionsCommand(), a.approvalsCommand(), a.loginCommand(), a.logoutCommand())
+	add("talk", a.chatCommand(), a.sessionsCommand(), a.approvalsCommand(), a.shellCommand(), a.loginCommand(), a.logoutCommand())
 	add("manage", a.usersCommand(), a.tokensCommand(), a.passwordCommand())
 	add("run", a.upCommand(), a.gatewayCommand(), a.brainCommand(), a.registryCommand(), a.approvalCommand(), a.shellRunnerCommand(), a.compactorCommand())
 	add("operate", a.doctorCommand(), a.configCommand(), a.guardCommand(), a.auditCommand(), a.replayCommand(), a.natsConfigCommand(), a.versionCommand())

@@ -53,7 +53,8 @@ func (a *app) gatewayCommand() *cobra.Command {
 	return a.serviceCommand("gateway", "Run the gateway: page, API, WebSocket, accounts",
 		"Runs the gateway alone: the page, the HTTP API, the WebSocket, the OpenAI API and the accounts.",
 		`  BUTLER_NATS_URL=nats://nats:4222 BUTLER_DATABASE_URL=postgres://… INTERNAL_SERVICE_TOKEN=… \
-    BUTLER_BRAIN_TARGET=brain:8092 BUTLER_REGISTRY_TARGET=registry:8093 BUTLER_APPROVAL_TARGET=approval:8094 butler gateway`,
+    BUTLER_BRAIN_TARGET=brain:8092 BUTLER_REGISTRY_TARGET=registry:8093 BUTLER_APPROVAL_TARGET=approval:8094 \
+    BUTLER_SHELL_TARGETS=web1=web1:8096 butler gateway`,
 		func(ctx context.Context, p *process) error {
 			s := p.settings
 			if err := p.serveOps(); err != nil {
@@ -72,6 +73,10 @@ func (a *app) gatewayCommand() *cobra.Command {
 				return err
 			}
 			approvalConn, err := p.dial("approval", s.RPC.ApprovalTarget, nil)
+			if err != nil {
+				return err
+			}
+			shells, err := p.dialShells(nil, false)
 			if err != nil {
 				return err
 			}
@@ -107,7 +112,7 @@ func (a *app) gatewayCommand() *cobra.Command {
 			if l, err = waiting.handOver(); err != nil {
 				return err
 			}
-			svc, err := p.startGateway(l, b, st, gatewayConns{brainConn, registryConn, approvalConn})
+			svc, err := p.startGateway(l, b, st, gatewayConns{brainConn, registryConn, approvalConn, shells.Hosts})
 			if err != nil {
 				return err
 			}

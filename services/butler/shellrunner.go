@@ -138,8 +138,11 @@ func (p *process) startShell(svc *shell.Service) {
 // shellSettings are what shell-runner takes of the settings.
 func (p *process) shellSettings(s config.Settings) shell.Settings {
 	out := shell.Settings{
-		AllowedUsers: s.Shell.AllowedUsers, CommandTimeout: s.Shell.CommandTimeout, IdleTimeout: s.Shell.IdleTimeout,
+		LogOutput: int64(s.Shell.LogOutput) << 20, AllowedUsers: s.Shell.AllowedUsers, CommandTimeout: s.Shell.CommandTimeout, IdleTimeout: s.Shell.IdleTimeout,
 		DangerPatterns: s.Shell.DangerPatterns, GuardDisabled: !s.Shell.GuardEnabled,
+	}
+	if out.LogOutput == 0 {
+		out.LogOutput = -1
 	}
 	for _, path := range []string{
 		s.DataDir, s.Approval.KeyFile, s.Approval.PolicyFile, s.NATS.Credentials, s.RPC.TLSKey, p.app.settingsFile(), p.shellsFolder,

@@ -189,7 +189,7 @@ func (a *app) up(ctx context.Context) error {
 	if httpListener, err = waiting.handOver(); err != nil {
 		return err
 	}
-	gate, err := p.startGateway(httpListener, gatewayBus, st, gatewayConns{brainConn, registryConn, approvalConn})
+	gate, err := p.startGateway(httpListener, gatewayBus, st, gatewayConns{brainConn, registryConn, approvalConn, shells.Hosts})
 	if err != nil {
 		return err
 	}

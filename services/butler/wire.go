@@ -178,14 +178,17 @@ func orNoLimit(n int) int {
 func initialPasswordFile(s config.Settings) string { return s.Path("initial-admin-password") }
 
 // gatewayConns lead from the gateway to the other services.
-type gatewayConns struct{ brain, registry, approval grpc.ClientConnInterface }
+type gatewayConns struct {
+	brain, registry, approval grpc.ClientConnInterface
+	shells                    map[string]butlerv1.ShellServiceClient // by host
+}
 
 // startGateway puts the gateway together and starts it.
 func (p *process) startGateway(l net.Listener, b *bus.Bus, st *store.Store, conns gatewayConns) (*gateway.Service, error) {
 	svc, err := gateway.New(gateway.Deps{
 		Bus: b, Store: st,
 		Brain: butlerv1.NewBrainServiceClient(conns.brain), Registry: butlerv1.NewRegistryServiceClient(conns.registry),
-		Approval: butlerv1.NewApprovalServiceClient(conns.approval),
+		Approval: butlerv1.NewApprovalServiceClient(conns.approval), Shells: conns.shells,
 		Settings: gatewaySettings(p.settings), Listener: l, Page: web.Handler(), Ops: p.tel.Handler(),
 		Log: p.log, Metrics: p.tel.Registry,
 	})

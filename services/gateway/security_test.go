@@ -16,6 +16,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
+	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 	"github.com/butlerhub/butler/services/gateway/store"
 )
 
@@ -23,9 +24,12 @@ import (
 func TestNobodyReachesWhatIsAnothers(t *testing.T) {
 	t.Parallel()
 	f := &fakeApproval{tb: t}
-	r := newRig(t, withApproval(f))
+	shells := &fakeShells{host: "host1"}
+	r := newRig(t, withApproval(f), withShells(shells))
 	bob, eve := r.member("bob"), r.member("eve")
 	request := f.request(bob, "K7QF")
+	ran := f.request(bob, "M2PX", func(a *butlerv1.Approval) { a.Status = "approved" })
+	f.used(ran, "ended", &butlerv1.CommandOutcome{Output: "secret"})
 	var thread struct{ ID int64 }
 	r.call(bob, "POST", "/api/chat/threads", map[string]any{"title": "bob's"}).into(&thread)
 	res := r.call(bob, "POST", "/api/chat/messages", map[string]any{"conversation_id": thread.ID, "text": "secret", "local_id": "m1", "wait": 20})
@@ -39,6 +43,9 @@ func TestNobodyReachesWhatIsAnothers(t *testing.T) {
 		"/api/chat/history/{peer_id}":     fmt.Sprint("/api/chat/history/", bob.id),
 		"/api/approvals/{id}":             "/api/approvals/" + request.GetId(),
 		"/api/approvals/{id}/decision":    "/api/approvals/" + request.GetId() + "/decision",
+		"/api/shells/{host}/{person}":     fmt.Sprint("/api/shells/host1/", bob.id),
+
+		"/api/shell/commands/{approval_id}/output": "/api/shell/commands/" + ran.GetId() + "/output",
 	}
 	bodies := map[string]any{
 		"PATCH /api/users/{id}": map[string]any{"role": "ADMIN"}, "PATCH /api/chat/threads/{id}": map[string]any{"title": "eve's"},
@@ -70,6 +77,7 @@ func TestNobodyReachesWhatIsAnothers(t *testing.T) {
 		}
 	}
 	require.Equal(t, "[]", r.call(eve, "GET", "/api/approvals", nil).text())
+	require.Empty(t, shells.closed)
 	got, _, err := f.find(request.GetId())
 	require.NoError(t, err)
 	require.Equal(t, "pending", got.GetStatus())

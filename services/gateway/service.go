@@ -101,6 +101,8 @@ type Deps struct {
 	Registry butlerv1.RegistryServiceClient
 	// Approval decides about requests; without it decisions get 503.
 	Approval butlerv1.ApprovalServiceClient
+	// Shells are the shell-runners by the name of their host; without any there are no shells to list.
+	Shells   map[string]butlerv1.ShellServiceClient
 	Settings Settings
 	// Listener, when set, is served instead of Settings.Addr. Run closes it.
 	Listener net.Listener
@@ -123,6 +125,7 @@ type Service struct {
 	brain    butlerv1.BrainServiceClient
 	agents   *agentList
 	approval butlerv1.ApprovalServiceClient
+	shells   map[string]butlerv1.ShellServiceClient
 	settings Settings
 	listener net.Listener
 	log      *slog.Logger
@@ -142,6 +145,7 @@ type Service struct {
 	handler  http.Handler
 
 	verifying chan struct{} // holds a token for each check of the audit chain
+	reading   chan struct{} // holds a token for each output of a command that is read
 
 	stop   context.CancelFunc // ends what serves people
 	ending context.Context
@@ -175,12 +179,12 @@ func New(d Deps) (*Service, error) {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	s := &Service{
-		bus: d.Bus, store: d.Store, brain: d.Brain, agents: &agentList{client: d.Registry}, approval: d.Approval, settings: settings,
+		bus: d.Bus, store: d.Store, brain: d.Brain, agents: &agentList{client: d.Registry}, approval: d.Approval, shells: d.Shells, settings: settings,
 		listener: d.Listener, log: d.Log, now: d.Clock, metrics: m,
 		threads: newThreadCache(d.Store), signIns: newSignInLimits(d.Clock),
 		senders:   newLimiter[int64](d.Clock, settings.MessageRate, settings.MessageBurst),
 		deciders:  newLimiter[int64](d.Clock, settings.MessageRate, settings.MessageBurst),
-		verifying: make(chan struct{}, maxVerifying),
+		verifying: make(chan struct{}, maxVerifying), reading: make(chan struct{}, maxReading),
 	}
 	s.hub = newHub(d.Bus, writer{butler: butlerActor}, d.Log, m)
 	s.access = newAccess(d.Store, d.Bus, d.Clock, d.Log)

@@ -349,9 +349,13 @@ func (s *Service) finish(j *job, status string, outcome *butlerv1.CommandOutcome
 		end.Status, end.Outcome, end.Reason, end.EndedAt = status, outcome, reason, timestamppb.New(s.now())
 		ctx, cancel := context.WithTimeout(context.Background(), recordWait)
 		defer cancel()
-		// Both are written at the same time: the person waits for them, and each waits for the disk.
+		// Both are written at the same time: the person waits for them, and each waits for the disk. They do not wait until
+		// a long output is logged.
+		log, logged := j.out.logged(), false
 		var logging sync.WaitGroup
-		logging.Go(func() { s.logCommand(ctx, j, end) })
+		if log == nil {
+			logging.Go(func() { logged = s.logCommand(ctx, j, end, nil) })
+		}
 		seq, err := s.appendUse(ctx, end, j.seq)
 		logging.Wait()
 		if errors.Is(err, bus.ErrFenced) {
@@ -369,7 +373,18 @@ func (s *Service) finish(j *job, status string, outcome *butlerv1.CommandOutcome
 		if j.conclude() {
 			s.wake(ctx, end) // who still waited has it, and nothing is written for them
 		}
-		s.unnote(j.id)
+		if log != nil {
+			s.afterwards(func() {
+				<-log.done
+				ctx, cancel := context.WithTimeout(s.life, recordWait)
+				defer cancel()
+				if s.logCommand(ctx, j, end, j.out.summary()) {
+					s.unnote(j.id)
+				} // else the next process logs it
+			})
+		} else if logged {
+			s.unnote(j.id)
+		}
 		s.forget(j)
 		s.metrics.ended(status, outcome)
 	})

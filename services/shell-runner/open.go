@@ -95,6 +95,14 @@ func (s *Service) recover(ctx context.Context) error {
 	for _, j := range open {
 		r, known := by[j.id]
 		j.out = s.newOutput(j.req)
+		last, seq, err := s.lastOutput(ctx, j.req)
+		if err != nil {
+			return err
+		}
+		if last != nil {
+			j.out.log = s.newOutputLog(j.req, last, seq)
+			j.out.before = last.GetOffset() + int64(len(last.GetText()))
+		}
 		for _, o := range r.Output {
 			j.out.take(o)
 		}
@@ -130,6 +138,9 @@ func (s *Service) open(ctx context.Context) ([]*job, error) {
 			return nil, err
 		}
 		if j == nil { // never taken, or ended
+			if err := s.logAnew(ctx, f.Name()); err != nil {
+				return nil, err
+			}
 			s.unnote(f.Name())
 			continue
 		}

@@ -62,6 +62,8 @@ type rig struct {
 	dir      string
 	settings Settings
 	path     string // of the shells, when set
+	url      string // of NATS; in this process when empty
+	backlog  int    // how much output may wait to be redacted; the usual when 0
 	n        atomic.Int64
 	*Service
 	stop func()
@@ -99,8 +101,8 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 // start runs a shell-runner over what an earlier one left.
 func (r *rig) start() {
 	s, err := New(Deps{
-		Bus: bustest.Connect(r.t, r.srv, "shell"), Approval: r.approver, Host: "web", State: filepath.Join(r.dir, "state"), DB: r.db,
-		Tmux:     tmux.Config{Dir: filepath.Join(r.dir, "s"), Home: filepath.Join(r.dir, "home"), Path: r.path, StartTimeout: time.Minute, ReplyTimeout: 30 * time.Second, CreateBurst: 1000},
+		Bus: r.connect("shell"), Approval: r.approver, Host: "web", State: filepath.Join(r.dir, "state"), DB: r.db,
+		Tmux:     tmux.Config{Dir: filepath.Join(r.dir, "s"), Home: filepath.Join(r.dir, "home"), Path: r.path, StartTimeout: time.Minute, ReplyTimeout: 30 * time.Second, CreateBurst: 1000, MaxBacklog: r.backlog},
 		Settings: r.settings, Replica: fmt.Sprintf("shell-%d", r.n.Add(1)),
 	})
 	require.NoError(r.t, err)
@@ -114,6 +116,18 @@ func (r *rig) start() {
 		s.bus.Close()
 	})
 	require.Eventually(r.t, func() bool { return s.Ready(ctx) == nil }, time.Minute, 5*time.Millisecond)
+}
+
+// connect connects a service to NATS.
+func (r *rig) connect(service string) *bus.Bus {
+	if r.url == "" {
+		return bustest.Connect(r.t, r.srv, service)
+	}
+	b, err := bus.Connect(r.ctx(), bus.Options{URL: r.url, Service: service})
+	require.NoError(r.t, err)
+	r.t.Cleanup(b.Close)
+	require.NoError(r.t, b.Ensure(r.ctx(), bustest.All...))
+	return b
 }
 
 func (r *rig) restart() {

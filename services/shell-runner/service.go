@@ -8,6 +8,7 @@
 //   - inspect.go: the exact effect of a command line, here and now;
 //   - execute.go: taking a grant and running what it allows, once; open.go: what a crash left open;
 //   - stream.go: output on its way to people: redacted, without control sequences, in pieces;
+//   - outputlog.go: long output on its way into the log, whole;
 //   - control.go: slash commands, show.go: what they show; keys.go and input.go: what goes to the program in the foreground; mode.go;
 //   - skills.go and the skills;
 //   - idle.go: sessions that nobody uses;
@@ -53,6 +54,9 @@ type Settings struct {
 	FreeAfter time.Duration
 	// IdleTimeout closes a session in which nothing happens, 1 h; IdleWarning is how long before it is told, 5 min.
 	IdleTimeout, IdleWarning time.Duration
+	// LogOutput bounds what is logged of the output of one command, in bytes of text: 64 MiB. Negative: long output is not
+	// logged, but for what its outcome keeps.
+	LogOutput int64
 	// Guard asks and refuses; nil makes one of DangerPatterns.
 	DangerPatterns []string
 	Protected      []string // folders of Butler itself
@@ -65,6 +69,9 @@ func (s Settings) withDefaults() Settings {
 	}
 	if s.FreeAfter <= 0 {
 		s.FreeAfter = 3 * time.Second
+	}
+	if s.LogOutput == 0 {
+		s.LogOutput = defaultLogOutput
 	}
 	if s.IdleTimeout <= 0 {
 		s.IdleTimeout = time.Hour
@@ -120,6 +127,13 @@ type Service struct {
 	skills    map[string]Skill // by trigger
 	order     []Skill          // as they are listed
 
+	life         context.Context // ends a little after Run
+	endLife      context.CancelFunc
+	logging      sync.WaitGroup // what is logged of commands that have ended; added to while mu is held and ended false
+	ended        bool
+	outputQueued atomic.Int64 // bytes of output that wait for the log
+	maxQueued    int          // of one command
+
 	mu     sync.Mutex
 	seats  map[int64]*seat // by person
 	jobs   map[string]*job // by approval
@@ -147,8 +161,9 @@ func New(d Deps) (*Service, error) {
 	s := &Service{
 		bus: d.Bus, approval: d.Approval, host: d.Host, state: d.State, replica: d.Replica, log: d.Log, now: d.Clock,
 		redactor: d.Redactor, keys: &grantKeys{client: d.Approval},
-		recovered: make(chan struct{}), seats: map[int64]*seat{}, jobs: map[string]*job{}, unsure: map[string]bool{}, done: map[string]controlled{},
+		maxQueued: maxQueued, recovered: make(chan struct{}), seats: map[int64]*seat{}, jobs: map[string]*job{}, unsure: map[string]bool{}, done: map[string]controlled{},
 	}
+	s.life, s.endLife = context.WithCancel(context.Background())
 	if err := s.SetSettings(d.Settings); err != nil {
 		return nil, err
 	}
@@ -207,6 +222,7 @@ func (s *Service) Ready(ctx context.Context) error {
 // Run finds what an earlier process left, and looks after the sessions until ctx ends. It returns nil then; the sessions
 // live on.
 func (s *Service) Run(ctx context.Context) error {
+	defer s.endOutputs()
 	defer s.tmux.Close()
 	unlisten, err := s.bus.Listen(sealed.Asked, func([]byte) { s.announceAgain() })
 	if err != nil {
@@ -232,6 +248,44 @@ func (s *Service) Run(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// endWait bounds what is still logged when the service ends.
+const endWait = 5 * time.Second
+
+// endOutputs logs what was printed so far by commands that go on: the next process cannot know it.
+func (s *Service) endOutputs() {
+	late := time.AfterFunc(endWait, s.endLife)
+	defer late.Stop()
+	defer s.endLife()
+	s.mu.Lock()
+	s.ended = true
+	var logs []*outputLog
+	for _, j := range s.jobs {
+		if l := j.out.logged(); l != nil {
+			logs = append(logs, l)
+		}
+	}
+	s.mu.Unlock()
+	for _, l := range logs {
+		l.close()
+	}
+	for _, l := range logs {
+		<-l.done
+	}
+	s.logging.Wait()
+}
+
+// afterwards does what nobody waits for. Run ends after it.
+func (s *Service) afterwards(f func()) {
+	s.mu.Lock()
+	if s.ended {
+		s.mu.Unlock()
+		f() // s.life bounds it
+		return
+	}
+	defer s.mu.Unlock()
+	s.logging.Go(f)
 }
 
 // seat is a person's place on this host: one thing at a time happens to their session.

@@ -1,10 +1,13 @@
 package shell
 
 import (
+	"cmp"
 	"context"
 	"embed"
+	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -170,12 +173,13 @@ func (l *logbook) read(ctx context.Context, where string, args ...any) (out []en
 	return out, err
 }
 
-// logCommand appends what was executed to the stream SHELL, redacted.
-func (s *Service) logCommand(ctx context.Context, j *job, end *butlerv1.ApprovalUse) {
+// logCommand appends what was executed to the stream SHELL, redacted, and says whether it stands there. long is of a long
+// output.
+func (s *Service) logCommand(ctx context.Context, j *job, end *butlerv1.ApprovalUse, long *butlerv1.OutputLog) bool {
 	e := &butlerv1.ShellLogged{
 		SessionId: end.GetSession(), Person: end.GetRequester(), Outcome: proto.Clone(end.GetOutcome()).(*butlerv1.CommandOutcome),
 		ExecutedAt: timestamppb.New(end.GetTakenAt().AsTime()), ApprovalId: end.GetId(), Mode: "nl", Status: end.GetStatus(), Dir: j.dir,
-		Dangerous: j.risk.GetVerdict() != "run",
+		Dangerous: j.risk.GetVerdict() != "run", OutputLog: long,
 	}
 	e.Command, _ = s.redactor.String(j.req.GetEffect().GetCommand())
 	if j.req.GetEffect().GetKind() == approval.KindInput {
@@ -203,6 +207,136 @@ func (s *Service) logCommand(ctx context.Context, j *job, end *butlerv1.Approval
 	}
 	if err != nil {
 		s.log.ErrorContext(ctx, "a command could not be logged", "approval", end.GetId(), "error", err)
+	}
+	return err == nil
+}
+
+// clockSkew is how far the clock of NATS may be behind ours.
+const clockSkew = time.Minute
+
+// logAnew logs a use that an earlier process ended without having logged it, when there is a note of it.
+func (s *Service) logAnew(ctx context.Context, id string) error {
+	ev, found, err := s.bus.Last(ctx, bus.ApprovalStream, approval.UseSubject(s.host, id))
+	if err != nil || !found {
+		return err
+	}
+	var use butlerv1.ApprovalUse
+	if err := chat.Decode(ev.Data, &use); err != nil {
+		return fault.Wrap(err, fault.Internal, "the use of the approval %s cannot be read", id)
+	}
+	if use.GetStatus() == approval.Taken {
+		return nil
+	}
+	first, found, err := s.bus.FirstSince(ctx, bus.ShellStream, use.GetTakenAt().AsTime().Add(-clockSkew))
+	if err != nil {
+		return err
+	}
+	if found {
+		entries, err := s.bus.Load(ctx, bus.ShellStream, approval.ShellSubject(s.host, use.GetSession()), first.Seq-1, 0)
+		if err != nil {
+			return err
+		}
+		for _, ev := range entries {
+			var e butlerv1.ShellLogged
+			if chat.Decode(ev.Data, &e) == nil && e.GetApprovalId() == id {
+				return nil
+			}
+		}
+	}
+	req, risk := s.notedRequest(id)
+	if req == nil {
+		return nil
+	}
+	last, _, err := s.lastOutput(ctx, req)
+	if err != nil {
+		return err
+	}
+	var long *butlerv1.OutputLog
+	if last != nil {
+		long = &butlerv1.OutputLog{
+			Pieces: last.GetNumber(), Bytes: last.GetOffset() + int64(len(last.GetText())), Limit: s.settings.Load().LogOutput, Interrupted: true,
+		}
+	}
+	s.logCommand(ctx, &job{id: id, req: req, risk: risk, dir: req.GetEffect().GetDir()}, &use, long)
+	return nil
+}
+
+// lastOutput gives the last piece of a command's output that stands in the log; nil when there is none.
+func (s *Service) lastOutput(ctx context.Context, req *butlerv1.ExecuteRequest) (last *butlerv1.ShellOutput, seq uint64, err error) {
+	ev, found, err := s.bus.Last(ctx, bus.ShellStream, outputSubject(s.host, req))
+	if err != nil || !found {
+		return nil, 0, err
+	}
+	last = &butlerv1.ShellOutput{}
+	if err := chat.Decode(ev.Data, last); err != nil || ev.Type != approval.TypeOutput {
+		return nil, 0, fault.New(fault.Internal, "the logged output of %s cannot be read", req.GetApprovalId())
+	}
+	return last, ev.Seq, nil
+}
+
+// page gives a person's newest entries before the one with the id given (0: the newest of all), newest first and without
+// output, and whether there are older ones.
+func (l *logbook) page(ctx context.Context, person, before int64, limit int) (out []*butlerv1.LoggedCommand, more bool, err error) {
+	if l.db == nil || !l.ready.Load() {
+		return nil, false, fault.New(fault.Unavailable, "the log of commands cannot be read now: SQL does not answer")
+	}
+	if before <= 0 {
+		before = math.MaxInt64
+	}
+	err = l.db.Read(ctx, func(tx *storage.Tx) (err error) {
+		out, err = storage.Collect(tx, func(row storage.Row) (*butlerv1.LoggedCommand, error) {
+			e := &butlerv1.ShellLogged{Person: &butlerv1.Actor{Id: person}, Outcome: &butlerv1.CommandOutcome{}}
+			c := &butlerv1.LoggedCommand{Logged: e}
+			var at int64
+			var exit *int64
+			err := row.Scan(&c.Id, &e.SessionId, &e.Command, &at, &c.Host, &e.Status, &exit, &e.Dir, &e.Outcome.DurationMs, &e.Approver,
+				&e.Approved, &e.ApprovalId, &e.Mode, &e.Dangerous, &e.Channel, &e.Outcome.Truncated)
+			e.ExecutedAt = timestamppb.New(time.UnixMilli(at))
+			if exit != nil {
+				e.Outcome.StatusKnown, e.Outcome.ExitStatus = true, int32(*exit) //nolint:gosec // it was one
+			}
+			return c, err
+		}, `SELECT id, session_id, command, executed_at, host, status, exit_status, cwd, duration_ms, approver, approved, approval_id,
+			mode, dangerous, channel, truncated FROM shell_logs WHERE user_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3`,
+			strconv.FormatInt(person, 10), before, limit+1)
+		return err
+	})
+	if more = len(out) > limit; more {
+		out = out[:limit]
+	}
+	return out, more, err
+}
+
+const (
+	listedCommands    = 50
+	maxListedCommands = 200
+)
+
+// ListCommands gives a page of a person's log.
+func (s *Service) ListCommands(ctx context.Context, req *butlerv1.ListCommandsRequest) (*butlerv1.ListCommandsResponse, error) {
+	limit := int(req.GetLimit())
+	if limit <= 0 {
+		limit = listedCommands
+	}
+	commands, more, err := s.logbook.page(ctx, req.GetPerson(), req.GetBefore(), min(limit, maxListedCommands))
+	if err != nil {
+		return nil, err
+	}
+	return &butlerv1.ListCommandsResponse{Commands: commands, More: more}, nil
+}
+
+// logClosed notes in the log that somebody closed a session.
+func (s *Service) logClosed(ctx context.Context, person int64, session string, by *butlerv1.Actor) {
+	data, err := chat.Encode(&butlerv1.ShellLogged{
+		SessionId: session, Person: &butlerv1.Actor{Id: person}, Command: fmt.Sprintf("(closed by %s)", cmp.Or(by.GetName(), "an operator")),
+		ExecutedAt: timestamppb.New(s.now()), Mode: "closed", Status: approval.Ended,
+	})
+	if err == nil {
+		_, err = s.bus.Publish(ctx, bus.ShellStream,
+			bus.NewEvent(approval.TypeShell, s.bus.Source(), approval.ShellSubject(s.host, session), data))
+	}
+	if err != nil {
+		s.log.WarnContext(ctx, "the closing of a shell could not be logged", "person", person, "error", err)
 	}
 }
 

@@ -15,7 +15,15 @@ func (s *Service) ListShells(ctx context.Context, req *butlerv1.ListShellsReques
 	out := &butlerv1.ListShellsResponse{}
 	for _, sess := range s.tmux.Sessions() {
 		if req.GetPerson() == 0 || personOf(sess) == req.GetPerson() {
-			out.Shells = append(out.Shells, s.shellState(ctx, sess))
+			st := s.shellState(ctx, sess)
+			for _, j := range s.jobsIn(sess.Generation()) {
+				text, _ := s.redactor.String(j.req.GetEffect().GetCommand())
+				st.Commands = append(st.Commands, &butlerv1.RunningCommand{ApprovalId: j.id, Command: text, BeganAt: j.use.GetTakenAt()})
+			}
+			slices.SortFunc(st.Commands, func(a, b *butlerv1.RunningCommand) int {
+				return a.GetBeganAt().AsTime().Compare(b.GetBeganAt().AsTime())
+			})
+			out.Shells = append(out.Shells, st)
 		}
 	}
 	slices.SortFunc(out.Shells, func(a, b *butlerv1.ShellState) int { return int(a.GetPerson() - b.GetPerson()) })
@@ -38,5 +46,7 @@ func (s *Service) CloseShell(ctx context.Context, req *butlerv1.CloseShellReques
 	for _, j := range s.jobsIn(generation) {
 		s.finish(j, "unknown", nil, "the session was closed while it ran")
 	}
+	s.log.InfoContext(ctx, "a shell was closed", "by", req.GetBy().GetId(), "person", req.GetPerson())
+	s.logClosed(ctx, req.GetPerson(), generation, req.GetBy())
 	return &butlerv1.CloseShellResponse{}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -31,7 +32,7 @@ const (
 )
 
 // output is what one command prints, on its way to people: redacted as one stream, without control sequences, published in
-// pieces to the conversation, its beginning and end kept for the outcome.
+// pieces to the conversation, its beginning and end kept for the outcome; when that is not all, the whole goes into the log.
 type output struct {
 	s    *Service
 	req  *butlerv1.ExecuteRequest
@@ -53,6 +54,10 @@ type output struct {
 	tail  []byte // the last keepTail bytes or a little more
 	total int64  // bytes of text
 	raw   int64  // bytes that the command printed
+	// unread of them came faster than they could be read.
+	unread int64
+	before int64      // bytes of text in the log that are not counted in total
+	log    *outputLog // once the text is longer than what the outcome keeps; nil when output is not logged
 }
 
 func (s *Service) newOutput(req *butlerv1.ExecuteRequest) *output {
@@ -71,6 +76,7 @@ func (o *output) take(p tmux.Output) {
 	}
 	o.raw += p.Skipped + int64(len(p.Data))
 	if p.Skipped > 0 {
+		o.unread += p.Skipped
 		_ = o.safe.Flush()
 		o.collect(fmt.Appendf(nil, "\n[… %d bytes …]\n", p.Skipped))
 	}
@@ -90,6 +96,13 @@ func (o *output) collect(text []byte) {
 	} else {
 		o.tail = append(o.tail, text...)
 	}
+	if o.log != nil {
+		o.log.add(text)
+	} else if o.total > keepHead+keepTail {
+		if o.log = o.s.newOutputLog(o.req, nil, 0); o.log != nil { // head and tail are all of it
+			o.log.add(slices.Concat(o.head, o.tail)) // which may meet inside a character
+		}
+	}
 	if len(o.tail) > 2*keepTail {
 		o.tail = append(o.tail[:0], o.tail[len(o.tail)-keepTail:]...)
 	}
@@ -98,7 +111,7 @@ func (o *output) collect(text []byte) {
 	}
 	if o.streamed+o.pending.Len()+len(text) > maxStreamed {
 		o.full = true
-		text = fmt.Appendf(nil, "\n[… the output goes on; what is shown here ends after %d KiB …]\n", maxStreamed>>10)
+		text = fmt.Appendf(nil, "\n[… the output goes on; what is shown here ends after %d KiB%s …]\n", maxStreamed>>10, o.elsewhere())
 	}
 	o.pending.Write(text)
 }
@@ -110,6 +123,9 @@ const maxPages = 2
 func (o *output) page() {
 	if o.total == 0 {
 		return
+	}
+	if o.log != nil {
+		o.before += o.total
 	}
 	o.head, o.tail, o.total = nil, nil, 0
 	if o.pages++; o.pages == maxPages && !o.full {
@@ -231,8 +247,51 @@ func (o *output) close() (text string, bytes int64, cut bool, redacted int32) {
 		}
 		o.publish()
 		o.send(&butlerv1.ChatDelta{Index: o.index + 1, End: true})
+		if o.log != nil {
+			o.log.close()
+		}
 	}
 	return o.kept()
+}
+
+// logged gives what brings the output into the log, nil when it is short.
+func (o *output) logged() *outputLog {
+	if o == nil {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.log
+}
+
+// summary says what of a long output stands in the log, once logged is done.
+func (o *output) summary() *butlerv1.OutputLog {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	sum := o.log.summary()
+	sum.Unread = o.unread
+	return sum
+}
+
+// elsewhere says, for people, where the whole output is. o.mu is held.
+func (o *output) elsewhere() string {
+	switch {
+	case o.log == nil:
+		return ""
+	case o.log.beyond() > 0:
+		return fmt.Sprintf("; the first %s: butler shell log %s; %d bytes more are not in the log", inBytes(o.log.limit), o.log.id, o.log.beyond())
+	}
+	if o.unread > 0 {
+		return "; more of it: butler shell log " + o.log.id
+	}
+	return "; all of it: butler shell log " + o.log.id
+}
+
+func inBytes(n int64) string {
+	if n >= 1<<20 && n%(1<<20) == 0 {
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%d bytes", n)
 }
 
 // kept is the text for the outcome. o.mu is held.
@@ -244,10 +303,14 @@ func (o *output) kept() (text string, bytes int64, cut bool, redacted int32) {
 	if skipped := o.total - int64(len(o.head)) - int64(len(tail)); skipped > 0 || len(tail) > keepTail {
 		tail = tail[max(0, len(tail)-keepTail):]
 		skipped = o.total - int64(len(o.head)) - int64(len(tail))
-		text = fmt.Sprintf("%s\n[… %d bytes …]\n%s", o.head, skipped, tail)
+		text = fmt.Sprintf("%s\n[… %d bytes%s …]\n%s", o.head, skipped, o.elsewhere(), tail)
 		cut = true
 	} else {
 		text = string(o.head) + string(tail)
+	}
+	if o.before > 0 {
+		text = fmt.Sprintf("[… %d bytes%s …]\n%s", o.before, o.elsewhere(), text)
+		cut = true
 	}
 	return strings.ToValidUTF8(strings.TrimRight(text, "\n"), "\uFFFD"), o.raw, cut, redacted
 }

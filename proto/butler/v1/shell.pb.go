@@ -48,7 +48,9 @@ type ShellState struct {
 	// When it was made.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// When something last happened in it.
-	ActiveAt      *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=active_at,json=activeAt,proto3" json:"active_at,omitempty"`
+	ActiveAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=active_at,json=activeAt,proto3" json:"active_at,omitempty"`
+	// ListShells: the commands that run in it, the oldest first.
+	Commands      []*RunningCommand `protobuf:"bytes,12,rep,name=commands,proto3" json:"commands,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -160,6 +162,77 @@ func (x *ShellState) GetActiveAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *ShellState) GetCommands() []*RunningCommand {
+	if x != nil {
+		return x.Commands
+	}
+	return nil
+}
+
+// RunningCommand is a command that has not ended.
+type RunningCommand struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its approval.
+	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	// The command, redacted.
+	Command string `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`
+	// When it began.
+	BeganAt       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=began_at,json=beganAt,proto3" json:"began_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunningCommand) Reset() {
+	*x = RunningCommand{}
+	mi := &file_butler_v1_shell_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunningCommand) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunningCommand) ProtoMessage() {}
+
+func (x *RunningCommand) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_shell_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunningCommand.ProtoReflect.Descriptor instead.
+func (*RunningCommand) Descriptor() ([]byte, []int) {
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *RunningCommand) GetApprovalId() string {
+	if x != nil {
+		return x.ApprovalId
+	}
+	return ""
+}
+
+func (x *RunningCommand) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+func (x *RunningCommand) GetBeganAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BeganAt
+	}
+	return nil
+}
+
 // SealedInput is what a person answered to a password prompt, readable only by the shell-runner that announced the prompt,
 // and only while it lasts: the key is in nobody's log.
 type SealedInput struct {
@@ -174,7 +247,7 @@ type SealedInput struct {
 
 func (x *SealedInput) Reset() {
 	*x = SealedInput{}
-	mi := &file_butler_v1_shell_proto_msgTypes[1]
+	mi := &file_butler_v1_shell_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -186,7 +259,7 @@ func (x *SealedInput) String() string {
 func (*SealedInput) ProtoMessage() {}
 
 func (x *SealedInput) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[1]
+	mi := &file_butler_v1_shell_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -199,7 +272,7 @@ func (x *SealedInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SealedInput.ProtoReflect.Descriptor instead.
 func (*SealedInput) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{1}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *SealedInput) GetHost() string {
@@ -236,7 +309,7 @@ type ShellPrompt struct {
 
 func (x *ShellPrompt) Reset() {
 	*x = ShellPrompt{}
-	mi := &file_butler_v1_shell_proto_msgTypes[2]
+	mi := &file_butler_v1_shell_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -248,7 +321,7 @@ func (x *ShellPrompt) String() string {
 func (*ShellPrompt) ProtoMessage() {}
 
 func (x *ShellPrompt) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[2]
+	mi := &file_butler_v1_shell_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -261,7 +334,7 @@ func (x *ShellPrompt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShellPrompt.ProtoReflect.Descriptor instead.
 func (*ShellPrompt) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{2}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ShellPrompt) GetPersonId() int64 {
@@ -309,7 +382,7 @@ type ShellPromptsAsked struct {
 
 func (x *ShellPromptsAsked) Reset() {
 	*x = ShellPromptsAsked{}
-	mi := &file_butler_v1_shell_proto_msgTypes[3]
+	mi := &file_butler_v1_shell_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -321,7 +394,7 @@ func (x *ShellPromptsAsked) String() string {
 func (*ShellPromptsAsked) ProtoMessage() {}
 
 func (x *ShellPromptsAsked) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[3]
+	mi := &file_butler_v1_shell_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -334,7 +407,7 @@ func (x *ShellPromptsAsked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShellPromptsAsked.ProtoReflect.Descriptor instead.
 func (*ShellPromptsAsked) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{3}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{4}
 }
 
 // RouteRequest is a message.
@@ -356,7 +429,7 @@ type RouteRequest struct {
 
 func (x *RouteRequest) Reset() {
 	*x = RouteRequest{}
-	mi := &file_butler_v1_shell_proto_msgTypes[4]
+	mi := &file_butler_v1_shell_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -368,7 +441,7 @@ func (x *RouteRequest) String() string {
 func (*RouteRequest) ProtoMessage() {}
 
 func (x *RouteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[4]
+	mi := &file_butler_v1_shell_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -381,7 +454,7 @@ func (x *RouteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteRequest.ProtoReflect.Descriptor instead.
 func (*RouteRequest) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{4}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RouteRequest) GetPerson() *Actor {
@@ -437,7 +510,7 @@ type RouteResponse struct {
 
 func (x *RouteResponse) Reset() {
 	*x = RouteResponse{}
-	mi := &file_butler_v1_shell_proto_msgTypes[5]
+	mi := &file_butler_v1_shell_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -449,7 +522,7 @@ func (x *RouteResponse) String() string {
 func (*RouteResponse) ProtoMessage() {}
 
 func (x *RouteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[5]
+	mi := &file_butler_v1_shell_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -462,7 +535,7 @@ func (x *RouteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteResponse.ProtoReflect.Descriptor instead.
 func (*RouteResponse) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{5}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RouteResponse) GetKind() string {
@@ -508,7 +581,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_butler_v1_shell_proto_msgTypes[6]
+	mi := &file_butler_v1_shell_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -520,7 +593,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[6]
+	mi := &file_butler_v1_shell_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -533,7 +606,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{6}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *InspectRequest) GetPerson() *Actor {
@@ -572,7 +645,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_butler_v1_shell_proto_msgTypes[7]
+	mi := &file_butler_v1_shell_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -584,7 +657,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[7]
+	mi := &file_butler_v1_shell_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -597,7 +670,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{7}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *InspectResponse) GetEffect() *Effect {
@@ -649,7 +722,7 @@ type ExecuteRequest struct {
 
 func (x *ExecuteRequest) Reset() {
 	*x = ExecuteRequest{}
-	mi := &file_butler_v1_shell_proto_msgTypes[8]
+	mi := &file_butler_v1_shell_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -661,7 +734,7 @@ func (x *ExecuteRequest) String() string {
 func (*ExecuteRequest) ProtoMessage() {}
 
 func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[8]
+	mi := &file_butler_v1_shell_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -674,7 +747,7 @@ func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteRequest.ProtoReflect.Descriptor instead.
 func (*ExecuteRequest) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{8}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ExecuteRequest) GetApprovalId() string {
@@ -757,7 +830,7 @@ type ExecuteResponse struct {
 
 func (x *ExecuteResponse) Reset() {
 	*x = ExecuteResponse{}
-	mi := &file_butler_v1_shell_proto_msgTypes[9]
+	mi := &file_butler_v1_shell_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +842,7 @@ func (x *ExecuteResponse) String() string {
 func (*ExecuteResponse) ProtoMessage() {}
 
 func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[9]
+	mi := &file_butler_v1_shell_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +855,7 @@ func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteResponse.ProtoReflect.Descriptor instead.
 func (*ExecuteResponse) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{9}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ExecuteResponse) GetStatus() string {
@@ -834,7 +907,7 @@ type ControlRequest struct {
 
 func (x *ControlRequest) Reset() {
 	*x = ControlRequest{}
-	mi := &file_butler_v1_shell_proto_msgTypes[10]
+	mi := &file_butler_v1_shell_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +919,7 @@ func (x *ControlRequest) String() string {
 func (*ControlRequest) ProtoMessage() {}
 
 func (x *ControlRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[10]
+	mi := &file_butler_v1_shell_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +932,7 @@ func (x *ControlRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlRequest.ProtoReflect.Descriptor instead.
 func (*ControlRequest) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{10}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ControlRequest) GetPerson() *Actor {
@@ -919,7 +992,7 @@ type ControlResponse struct {
 
 func (x *ControlResponse) Reset() {
 	*x = ControlResponse{}
-	mi := &file_butler_v1_shell_proto_msgTypes[11]
+	mi := &file_butler_v1_shell_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -931,7 +1004,7 @@ func (x *ControlResponse) String() string {
 func (*ControlResponse) ProtoMessage() {}
 
 func (x *ControlResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[11]
+	mi := &file_butler_v1_shell_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -944,7 +1017,7 @@ func (x *ControlResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlResponse.ProtoReflect.Descriptor instead.
 func (*ControlResponse) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{11}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ControlResponse) GetText() string {
@@ -979,7 +1052,7 @@ type ListShellsRequest struct {
 
 func (x *ListShellsRequest) Reset() {
 	*x = ListShellsRequest{}
-	mi := &file_butler_v1_shell_proto_msgTypes[12]
+	mi := &file_butler_v1_shell_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +1064,7 @@ func (x *ListShellsRequest) String() string {
 func (*ListShellsRequest) ProtoMessage() {}
 
 func (x *ListShellsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[12]
+	mi := &file_butler_v1_shell_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +1077,7 @@ func (x *ListShellsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListShellsRequest.ProtoReflect.Descriptor instead.
 func (*ListShellsRequest) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{12}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListShellsRequest) GetPerson() int64 {
@@ -1025,7 +1098,7 @@ type ListShellsResponse struct {
 
 func (x *ListShellsResponse) Reset() {
 	*x = ListShellsResponse{}
-	mi := &file_butler_v1_shell_proto_msgTypes[13]
+	mi := &file_butler_v1_shell_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1037,7 +1110,7 @@ func (x *ListShellsResponse) String() string {
 func (*ListShellsResponse) ProtoMessage() {}
 
 func (x *ListShellsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[13]
+	mi := &file_butler_v1_shell_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1050,7 +1123,7 @@ func (x *ListShellsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListShellsResponse.ProtoReflect.Descriptor instead.
 func (*ListShellsResponse) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{13}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListShellsResponse) GetShells() []*ShellState {
@@ -1064,14 +1137,16 @@ func (x *ListShellsResponse) GetShells() []*ShellState {
 type CloseShellRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whose.
-	Person        int64 `protobuf:"varint,1,opt,name=person,proto3" json:"person,omitempty"`
+	Person int64 `protobuf:"varint,1,opt,name=person,proto3" json:"person,omitempty"`
+	// Who closes it: it stands in the log of commands.
+	By            *Actor `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CloseShellRequest) Reset() {
 	*x = CloseShellRequest{}
-	mi := &file_butler_v1_shell_proto_msgTypes[14]
+	mi := &file_butler_v1_shell_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +1158,7 @@ func (x *CloseShellRequest) String() string {
 func (*CloseShellRequest) ProtoMessage() {}
 
 func (x *CloseShellRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[14]
+	mi := &file_butler_v1_shell_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +1171,7 @@ func (x *CloseShellRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseShellRequest.ProtoReflect.Descriptor instead.
 func (*CloseShellRequest) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{14}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CloseShellRequest) GetPerson() int64 {
@@ -1104,6 +1179,13 @@ func (x *CloseShellRequest) GetPerson() int64 {
 		return x.Person
 	}
 	return 0
+}
+
+func (x *CloseShellRequest) GetBy() *Actor {
+	if x != nil {
+		return x.By
+	}
+	return nil
 }
 
 // CloseShellResponse has no fields.
@@ -1115,7 +1197,7 @@ type CloseShellResponse struct {
 
 func (x *CloseShellResponse) Reset() {
 	*x = CloseShellResponse{}
-	mi := &file_butler_v1_shell_proto_msgTypes[15]
+	mi := &file_butler_v1_shell_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1127,7 +1209,7 @@ func (x *CloseShellResponse) String() string {
 func (*CloseShellResponse) ProtoMessage() {}
 
 func (x *CloseShellResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[15]
+	mi := &file_butler_v1_shell_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1140,7 +1222,7 @@ func (x *CloseShellResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseShellResponse.ProtoReflect.Descriptor instead.
 func (*CloseShellResponse) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{15}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{16}
 }
 
 // ShellLogged is one command as it was executed. Written by shell-runner to
@@ -1172,14 +1254,16 @@ type ShellLogged struct {
 	// Who approved it, by name.
 	Approver string `protobuf:"bytes,12,opt,name=approver,proto3" json:"approver,omitempty"`
 	// Where it was asked for.
-	Channel       string `protobuf:"bytes,13,opt,name=channel,proto3" json:"channel,omitempty"`
+	Channel string `protobuf:"bytes,13,opt,name=channel,proto3" json:"channel,omitempty"`
+	// Set when the output is longer than what the outcome keeps: what of it stands in the log as ShellOutput.
+	OutputLog     *OutputLog `protobuf:"bytes,14,opt,name=output_log,json=outputLog,proto3" json:"output_log,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ShellLogged) Reset() {
 	*x = ShellLogged{}
-	mi := &file_butler_v1_shell_proto_msgTypes[16]
+	mi := &file_butler_v1_shell_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1191,7 +1275,7 @@ func (x *ShellLogged) String() string {
 func (*ShellLogged) ProtoMessage() {}
 
 func (x *ShellLogged) ProtoReflect() protoreflect.Message {
-	mi := &file_butler_v1_shell_proto_msgTypes[16]
+	mi := &file_butler_v1_shell_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1204,7 +1288,7 @@ func (x *ShellLogged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShellLogged.ProtoReflect.Descriptor instead.
 func (*ShellLogged) Descriptor() ([]byte, []int) {
-	return file_butler_v1_shell_proto_rawDescGZIP(), []int{16}
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ShellLogged) GetSessionId() string {
@@ -1298,11 +1382,444 @@ func (x *ShellLogged) GetChannel() string {
 	return ""
 }
 
+func (x *ShellLogged) GetOutputLog() *OutputLog {
+	if x != nil {
+		return x.OutputLog
+	}
+	return nil
+}
+
+// ShellOutput is a piece of what a command printed, redacted and without control sequences. Only output that is longer
+// than what the outcome keeps is logged in pieces; all pieces, one after the other, are the output from its beginning.
+// Written by shell-runner to butler.shell.<host>.<session>.<approval>, each on the condition that the piece before it is
+// the last one.
+type ShellOutput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The approval.
+	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	// Number of the piece, from 1.
+	Number int64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	// Bytes of text before it. More than the pieces before have: what is between is missing.
+	Offset int64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
+	// The text, at most 256 KiB.
+	Text string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
+	// The pieces before are of an earlier process: what that had not yet written when it ended may be missing, and is not
+	// counted.
+	Resumed       bool `protobuf:"varint,5,opt,name=resumed,proto3" json:"resumed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShellOutput) Reset() {
+	*x = ShellOutput{}
+	mi := &file_butler_v1_shell_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShellOutput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShellOutput) ProtoMessage() {}
+
+func (x *ShellOutput) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_shell_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShellOutput.ProtoReflect.Descriptor instead.
+func (*ShellOutput) Descriptor() ([]byte, []int) {
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ShellOutput) GetApprovalId() string {
+	if x != nil {
+		return x.ApprovalId
+	}
+	return ""
+}
+
+func (x *ShellOutput) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ShellOutput) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ShellOutput) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ShellOutput) GetResumed() bool {
+	if x != nil {
+		return x.Resumed
+	}
+	return false
+}
+
+// OutputLog says what of a long output stands in the log.
+type OutputLog struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the last piece.
+	Pieces int64 `protobuf:"varint,1,opt,name=pieces,proto3" json:"pieces,omitempty"`
+	// Bytes of text in them.
+	Bytes int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// What is missing, since the log did not answer or could not keep up: at most 100 places, the last one up to the end of
+	// what is missing.
+	Missing []*OutputGap `protobuf:"bytes,3,rep,name=missing,proto3" json:"missing,omitempty"`
+	// Bytes after those: beyond the bound of one command.
+	Beyond int64 `protobuf:"varint,4,opt,name=beyond,proto3" json:"beyond,omitempty"`
+	// Bytes that the command printed faster than they could be read; a note stands in the text where they are missing.
+	Unread int64 `protobuf:"varint,5,opt,name=unread,proto3" json:"unread,omitempty"`
+	// The bound, in bytes of text.
+	Limit int64 `protobuf:"varint,6,opt,name=limit,proto3" json:"limit,omitempty"`
+	// A process ended while it wrote: what it had not yet written may be missing, and is not counted; where a piece has
+	// resumed set, or after the last one.
+	Interrupted   bool `protobuf:"varint,7,opt,name=interrupted,proto3" json:"interrupted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OutputLog) Reset() {
+	*x = OutputLog{}
+	mi := &file_butler_v1_shell_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OutputLog) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OutputLog) ProtoMessage() {}
+
+func (x *OutputLog) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_shell_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OutputLog.ProtoReflect.Descriptor instead.
+func (*OutputLog) Descriptor() ([]byte, []int) {
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *OutputLog) GetPieces() int64 {
+	if x != nil {
+		return x.Pieces
+	}
+	return 0
+}
+
+func (x *OutputLog) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *OutputLog) GetMissing() []*OutputGap {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
+func (x *OutputLog) GetBeyond() int64 {
+	if x != nil {
+		return x.Beyond
+	}
+	return 0
+}
+
+func (x *OutputLog) GetUnread() int64 {
+	if x != nil {
+		return x.Unread
+	}
+	return 0
+}
+
+func (x *OutputLog) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *OutputLog) GetInterrupted() bool {
+	if x != nil {
+		return x.Interrupted
+	}
+	return false
+}
+
+// OutputGap is a place where output is missing.
+type OutputGap struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes of text before it.
+	Offset int64 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	// Bytes of text that are missing.
+	Bytes         int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OutputGap) Reset() {
+	*x = OutputGap{}
+	mi := &file_butler_v1_shell_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OutputGap) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OutputGap) ProtoMessage() {}
+
+func (x *OutputGap) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_shell_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OutputGap.ProtoReflect.Descriptor instead.
+func (*OutputGap) Descriptor() ([]byte, []int) {
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *OutputGap) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *OutputGap) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// ListCommandsRequest selects entries of the log of commands.
+type ListCommandsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose.
+	Person int64 `protobuf:"varint,1,opt,name=person,proto3" json:"person,omitempty"`
+	// At most so many, up to 200; 50 when 0.
+	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Only entries before the one with this id; 0 for the newest.
+	Before        int64 `protobuf:"varint,3,opt,name=before,proto3" json:"before,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCommandsRequest) Reset() {
+	*x = ListCommandsRequest{}
+	mi := &file_butler_v1_shell_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCommandsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCommandsRequest) ProtoMessage() {}
+
+func (x *ListCommandsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_shell_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCommandsRequest.ProtoReflect.Descriptor instead.
+func (*ListCommandsRequest) Descriptor() ([]byte, []int) {
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ListCommandsRequest) GetPerson() int64 {
+	if x != nil {
+		return x.Person
+	}
+	return 0
+}
+
+func (x *ListCommandsRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListCommandsRequest) GetBefore() int64 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+// ListCommandsResponse gives a page.
+type ListCommandsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Newest first.
+	Commands []*LoggedCommand `protobuf:"bytes,1,rep,name=commands,proto3" json:"commands,omitempty"`
+	// There are older ones.
+	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCommandsResponse) Reset() {
+	*x = ListCommandsResponse{}
+	mi := &file_butler_v1_shell_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCommandsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCommandsResponse) ProtoMessage() {}
+
+func (x *ListCommandsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_shell_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCommandsResponse.ProtoReflect.Descriptor instead.
+func (*ListCommandsResponse) Descriptor() ([]byte, []int) {
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListCommandsResponse) GetCommands() []*LoggedCommand {
+	if x != nil {
+		return x.Commands
+	}
+	return nil
+}
+
+func (x *ListCommandsResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// LoggedCommand is an entry of the log.
+type LoggedCommand struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sequence of its event.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Host.
+	Host string `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
+	// The entry; its outcome has no output.
+	Logged        *ShellLogged `protobuf:"bytes,3,opt,name=logged,proto3" json:"logged,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoggedCommand) Reset() {
+	*x = LoggedCommand{}
+	mi := &file_butler_v1_shell_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoggedCommand) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoggedCommand) ProtoMessage() {}
+
+func (x *LoggedCommand) ProtoReflect() protoreflect.Message {
+	mi := &file_butler_v1_shell_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoggedCommand.ProtoReflect.Descriptor instead.
+func (*LoggedCommand) Descriptor() ([]byte, []int) {
+	return file_butler_v1_shell_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *LoggedCommand) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *LoggedCommand) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *LoggedCommand) GetLogged() *ShellLogged {
+	if x != nil {
+		return x.Logged
+	}
+	return nil
+}
+
 var File_butler_v1_shell_proto protoreflect.FileDescriptor
 
 const file_butler_v1_shell_proto_rawDesc = "" +
 	"\n" +
-	"\x15butler/v1/shell.proto\x12\tbutler.v1\x1a\x18butler/v1/approval.proto\x1a\x16butler/v1/common.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcc\x02\n" +
+	"\x15butler/v1/shell.proto\x12\tbutler.v1\x1a\x18butler/v1/approval.proto\x1a\x16butler/v1/common.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x83\x03\n" +
 	"\n" +
 	"ShellState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
@@ -1317,7 +1834,13 @@ const file_butler_v1_shell_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x127\n" +
-	"\tactive_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\bactiveAt\"3\n" +
+	"\tactive_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\bactiveAt\x125\n" +
+	"\bcommands\x18\f \x03(\v2\x19.butler.v1.RunningCommandR\bcommands\"\x82\x01\n" +
+	"\x0eRunningCommand\x12\x1f\n" +
+	"\vapproval_id\x18\x01 \x01(\tR\n" +
+	"approvalId\x12\x18\n" +
+	"\acommand\x18\x02 \x01(\tR\acommand\x125\n" +
+	"\bbegan_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\abeganAt\"3\n" +
 	"\vSealedInput\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x10\n" +
 	"\x03box\x18\x02 \x01(\fR\x03box\"\xab\x01\n" +
@@ -1377,10 +1900,11 @@ const file_butler_v1_shell_proto_rawDesc = "" +
 	"\x11ListShellsRequest\x12\x16\n" +
 	"\x06person\x18\x01 \x01(\x03R\x06person\"C\n" +
 	"\x12ListShellsResponse\x12-\n" +
-	"\x06shells\x18\x01 \x03(\v2\x15.butler.v1.ShellStateR\x06shells\"+\n" +
+	"\x06shells\x18\x01 \x03(\v2\x15.butler.v1.ShellStateR\x06shells\"M\n" +
 	"\x11CloseShellRequest\x12\x16\n" +
-	"\x06person\x18\x01 \x01(\x03R\x06person\"\x14\n" +
-	"\x12CloseShellResponse\"\xb1\x03\n" +
+	"\x06person\x18\x01 \x01(\x03R\x06person\x12 \n" +
+	"\x02by\x18\x02 \x01(\v2\x10.butler.v1.ActorR\x02by\"\x14\n" +
+	"\x12CloseShellResponse\"\xe6\x03\n" +
 	"\vShellLogged\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12(\n" +
@@ -1398,7 +1922,38 @@ const file_butler_v1_shell_proto_rawDesc = "" +
 	" \x01(\tR\x06status\x12\x10\n" +
 	"\x03dir\x18\v \x01(\tR\x03dir\x12\x1a\n" +
 	"\bapprover\x18\f \x01(\tR\bapprover\x12\x18\n" +
-	"\achannel\x18\r \x01(\tR\achannel2\xa6\x03\n" +
+	"\achannel\x18\r \x01(\tR\achannel\x123\n" +
+	"\n" +
+	"output_log\x18\x0e \x01(\v2\x14.butler.v1.OutputLogR\toutputLog\"\x8c\x01\n" +
+	"\vShellOutput\x12\x1f\n" +
+	"\vapproval_id\x18\x01 \x01(\tR\n" +
+	"approvalId\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x03R\x06number\x12\x16\n" +
+	"\x06offset\x18\x03 \x01(\x03R\x06offset\x12\x12\n" +
+	"\x04text\x18\x04 \x01(\tR\x04text\x12\x18\n" +
+	"\aresumed\x18\x05 \x01(\bR\aresumed\"\xd1\x01\n" +
+	"\tOutputLog\x12\x16\n" +
+	"\x06pieces\x18\x01 \x01(\x03R\x06pieces\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12.\n" +
+	"\amissing\x18\x03 \x03(\v2\x14.butler.v1.OutputGapR\amissing\x12\x16\n" +
+	"\x06beyond\x18\x04 \x01(\x03R\x06beyond\x12\x16\n" +
+	"\x06unread\x18\x05 \x01(\x03R\x06unread\x12\x14\n" +
+	"\x05limit\x18\x06 \x01(\x03R\x05limit\x12 \n" +
+	"\vinterrupted\x18\a \x01(\bR\vinterrupted\"9\n" +
+	"\tOutputGap\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\x03R\x06offset\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"[\n" +
+	"\x13ListCommandsRequest\x12\x16\n" +
+	"\x06person\x18\x01 \x01(\x03R\x06person\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x16\n" +
+	"\x06before\x18\x03 \x01(\x03R\x06before\"`\n" +
+	"\x14ListCommandsResponse\x124\n" +
+	"\bcommands\x18\x01 \x03(\v2\x18.butler.v1.LoggedCommandR\bcommands\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"c\n" +
+	"\rLoggedCommand\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
+	"\x04host\x18\x02 \x01(\tR\x04host\x12.\n" +
+	"\x06logged\x18\x03 \x01(\v2\x16.butler.v1.ShellLoggedR\x06logged2\xf7\x03\n" +
 	"\fShellService\x12:\n" +
 	"\x05Route\x12\x17.butler.v1.RouteRequest\x1a\x18.butler.v1.RouteResponse\x12@\n" +
 	"\aInspect\x12\x19.butler.v1.InspectRequest\x1a\x1a.butler.v1.InspectResponse\x12@\n" +
@@ -1407,7 +1962,8 @@ const file_butler_v1_shell_proto_rawDesc = "" +
 	"\n" +
 	"ListShells\x12\x1c.butler.v1.ListShellsRequest\x1a\x1d.butler.v1.ListShellsResponse\x12I\n" +
 	"\n" +
-	"CloseShell\x12\x1c.butler.v1.CloseShellRequest\x1a\x1d.butler.v1.CloseShellResponseB6Z4github.com/butlerhub/butler/proto/butler/v1;butlerv1b\x06proto3"
+	"CloseShell\x12\x1c.butler.v1.CloseShellRequest\x1a\x1d.butler.v1.CloseShellResponse\x12O\n" +
+	"\fListCommands\x12\x1e.butler.v1.ListCommandsRequest\x1a\x1f.butler.v1.ListCommandsResponseB6Z4github.com/butlerhub/butler/proto/butler/v1;butlerv1b\x06proto3"
 
 var (
 	file_butler_v1_shell_proto_rawDescOnce sync.Once
@@ -1421,75 +1977,91 @@ func file_butler_v1_shell_proto_rawDescGZIP() []byte {
 	return file_butler_v1_shell_proto_rawDescData
 }
 
-var file_butler_v1_shell_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_butler_v1_shell_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_butler_v1_shell_proto_goTypes = []any{
 	(*ShellState)(nil),            // 0: butler.v1.ShellState
-	(*SealedInput)(nil),           // 1: butler.v1.SealedInput
-	(*ShellPrompt)(nil),           // 2: butler.v1.ShellPrompt
-	(*ShellPromptsAsked)(nil),     // 3: butler.v1.ShellPromptsAsked
-	(*RouteRequest)(nil),          // 4: butler.v1.RouteRequest
-	(*RouteResponse)(nil),         // 5: butler.v1.RouteResponse
-	(*InspectRequest)(nil),        // 6: butler.v1.InspectRequest
-	(*InspectResponse)(nil),       // 7: butler.v1.InspectResponse
-	(*ExecuteRequest)(nil),        // 8: butler.v1.ExecuteRequest
-	(*ExecuteResponse)(nil),       // 9: butler.v1.ExecuteResponse
-	(*ControlRequest)(nil),        // 10: butler.v1.ControlRequest
-	(*ControlResponse)(nil),       // 11: butler.v1.ControlResponse
-	(*ListShellsRequest)(nil),     // 12: butler.v1.ListShellsRequest
-	(*ListShellsResponse)(nil),    // 13: butler.v1.ListShellsResponse
-	(*CloseShellRequest)(nil),     // 14: butler.v1.CloseShellRequest
-	(*CloseShellResponse)(nil),    // 15: butler.v1.CloseShellResponse
-	(*ShellLogged)(nil),           // 16: butler.v1.ShellLogged
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
-	(*Actor)(nil),                 // 18: butler.v1.Actor
-	(*Effect)(nil),                // 19: butler.v1.Effect
-	(*Risk)(nil),                  // 20: butler.v1.Risk
-	(*Waiter)(nil),                // 21: butler.v1.Waiter
-	(*CommandOutcome)(nil),        // 22: butler.v1.CommandOutcome
+	(*RunningCommand)(nil),        // 1: butler.v1.RunningCommand
+	(*SealedInput)(nil),           // 2: butler.v1.SealedInput
+	(*ShellPrompt)(nil),           // 3: butler.v1.ShellPrompt
+	(*ShellPromptsAsked)(nil),     // 4: butler.v1.ShellPromptsAsked
+	(*RouteRequest)(nil),          // 5: butler.v1.RouteRequest
+	(*RouteResponse)(nil),         // 6: butler.v1.RouteResponse
+	(*InspectRequest)(nil),        // 7: butler.v1.InspectRequest
+	(*InspectResponse)(nil),       // 8: butler.v1.InspectResponse
+	(*ExecuteRequest)(nil),        // 9: butler.v1.ExecuteRequest
+	(*ExecuteResponse)(nil),       // 10: butler.v1.ExecuteResponse
+	(*ControlRequest)(nil),        // 11: butler.v1.ControlRequest
+	(*ControlResponse)(nil),       // 12: butler.v1.ControlResponse
+	(*ListShellsRequest)(nil),     // 13: butler.v1.ListShellsRequest
+	(*ListShellsResponse)(nil),    // 14: butler.v1.ListShellsResponse
+	(*CloseShellRequest)(nil),     // 15: butler.v1.CloseShellRequest
+	(*CloseShellResponse)(nil),    // 16: butler.v1.CloseShellResponse
+	(*ShellLogged)(nil),           // 17: butler.v1.ShellLogged
+	(*ShellOutput)(nil),           // 18: butler.v1.ShellOutput
+	(*OutputLog)(nil),             // 19: butler.v1.OutputLog
+	(*OutputGap)(nil),             // 20: butler.v1.OutputGap
+	(*ListCommandsRequest)(nil),   // 21: butler.v1.ListCommandsRequest
+	(*ListCommandsResponse)(nil),  // 22: butler.v1.ListCommandsResponse
+	(*LoggedCommand)(nil),         // 23: butler.v1.LoggedCommand
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	(*Actor)(nil),                 // 25: butler.v1.Actor
+	(*Effect)(nil),                // 26: butler.v1.Effect
+	(*Risk)(nil),                  // 27: butler.v1.Risk
+	(*Waiter)(nil),                // 28: butler.v1.Waiter
+	(*CommandOutcome)(nil),        // 29: butler.v1.CommandOutcome
 }
 var file_butler_v1_shell_proto_depIdxs = []int32{
-	17, // 0: butler.v1.ShellState.created_at:type_name -> google.protobuf.Timestamp
-	17, // 1: butler.v1.ShellState.active_at:type_name -> google.protobuf.Timestamp
-	17, // 2: butler.v1.ShellPrompt.until:type_name -> google.protobuf.Timestamp
-	18, // 3: butler.v1.RouteRequest.person:type_name -> butler.v1.Actor
-	1,  // 4: butler.v1.RouteRequest.sealed:type_name -> butler.v1.SealedInput
-	19, // 5: butler.v1.RouteResponse.effect:type_name -> butler.v1.Effect
-	20, // 6: butler.v1.RouteResponse.risk:type_name -> butler.v1.Risk
-	0,  // 7: butler.v1.RouteResponse.shell:type_name -> butler.v1.ShellState
-	18, // 8: butler.v1.InspectRequest.person:type_name -> butler.v1.Actor
-	19, // 9: butler.v1.InspectResponse.effect:type_name -> butler.v1.Effect
-	20, // 10: butler.v1.InspectResponse.risk:type_name -> butler.v1.Risk
-	0,  // 11: butler.v1.InspectResponse.shell:type_name -> butler.v1.ShellState
-	19, // 12: butler.v1.ExecuteRequest.effect:type_name -> butler.v1.Effect
-	21, // 13: butler.v1.ExecuteRequest.waiter:type_name -> butler.v1.Waiter
-	18, // 14: butler.v1.ExecuteRequest.person:type_name -> butler.v1.Actor
-	1,  // 15: butler.v1.ExecuteRequest.sealed:type_name -> butler.v1.SealedInput
-	22, // 16: butler.v1.ExecuteResponse.outcome:type_name -> butler.v1.CommandOutcome
-	0,  // 17: butler.v1.ExecuteResponse.shell:type_name -> butler.v1.ShellState
-	18, // 18: butler.v1.ControlRequest.person:type_name -> butler.v1.Actor
-	1,  // 19: butler.v1.ControlRequest.sealed:type_name -> butler.v1.SealedInput
-	0,  // 20: butler.v1.ControlResponse.shell:type_name -> butler.v1.ShellState
-	0,  // 21: butler.v1.ListShellsResponse.shells:type_name -> butler.v1.ShellState
-	18, // 22: butler.v1.ShellLogged.person:type_name -> butler.v1.Actor
-	22, // 23: butler.v1.ShellLogged.outcome:type_name -> butler.v1.CommandOutcome
-	17, // 24: butler.v1.ShellLogged.executed_at:type_name -> google.protobuf.Timestamp
-	4,  // 25: butler.v1.ShellService.Route:input_type -> butler.v1.RouteRequest
-	6,  // 26: butler.v1.ShellService.Inspect:input_type -> butler.v1.InspectRequest
-	8,  // 27: butler.v1.ShellService.Execute:input_type -> butler.v1.ExecuteRequest
-	10, // 28: butler.v1.ShellService.Control:input_type -> butler.v1.ControlRequest
-	12, // 29: butler.v1.ShellService.ListShells:input_type -> butler.v1.ListShellsRequest
-	14, // 30: butler.v1.ShellService.CloseShell:input_type -> butler.v1.CloseShellRequest
-	5,  // 31: butler.v1.ShellService.Route:output_type -> butler.v1.RouteResponse
-	7,  // 32: butler.v1.ShellService.Inspect:output_type -> butler.v1.InspectResponse
-	9,  // 33: butler.v1.ShellService.Execute:output_type -> butler.v1.ExecuteResponse
-	11, // 34: butler.v1.ShellService.Control:output_type -> butler.v1.ControlResponse
-	13, // 35: butler.v1.ShellService.ListShells:output_type -> butler.v1.ListShellsResponse
-	15, // 36: butler.v1.ShellService.CloseShell:output_type -> butler.v1.CloseShellResponse
-	31, // [31:37] is the sub-list for method output_type
-	25, // [25:31] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	24, // 0: butler.v1.ShellState.created_at:type_name -> google.protobuf.Timestamp
+	24, // 1: butler.v1.ShellState.active_at:type_name -> google.protobuf.Timestamp
+	1,  // 2: butler.v1.ShellState.commands:type_name -> butler.v1.RunningCommand
+	24, // 3: butler.v1.RunningCommand.began_at:type_name -> google.protobuf.Timestamp
+	24, // 4: butler.v1.ShellPrompt.until:type_name -> google.protobuf.Timestamp
+	25, // 5: butler.v1.RouteRequest.person:type_name -> butler.v1.Actor
+	2,  // 6: butler.v1.RouteRequest.sealed:type_name -> butler.v1.SealedInput
+	26, // 7: butler.v1.RouteResponse.effect:type_name -> butler.v1.Effect
+	27, // 8: butler.v1.RouteResponse.risk:type_name -> butler.v1.Risk
+	0,  // 9: butler.v1.RouteResponse.shell:type_name -> butler.v1.ShellState
+	25, // 10: butler.v1.InspectRequest.person:type_name -> butler.v1.Actor
+	26, // 11: butler.v1.InspectResponse.effect:type_name -> butler.v1.Effect
+	27, // 12: butler.v1.InspectResponse.risk:type_name -> butler.v1.Risk
+	0,  // 13: butler.v1.InspectResponse.shell:type_name -> butler.v1.ShellState
+	26, // 14: butler.v1.ExecuteRequest.effect:type_name -> butler.v1.Effect
+	28, // 15: butler.v1.ExecuteRequest.waiter:type_name -> butler.v1.Waiter
+	25, // 16: butler.v1.ExecuteRequest.person:type_name -> butler.v1.Actor
+	2,  // 17: butler.v1.ExecuteRequest.sealed:type_name -> butler.v1.SealedInput
+	29, // 18: butler.v1.ExecuteResponse.outcome:type_name -> butler.v1.CommandOutcome
+	0,  // 19: butler.v1.ExecuteResponse.shell:type_name -> butler.v1.ShellState
+	25, // 20: butler.v1.ControlRequest.person:type_name -> butler.v1.Actor
+	2,  // 21: butler.v1.ControlRequest.sealed:type_name -> butler.v1.SealedInput
+	0,  // 22: butler.v1.ControlResponse.shell:type_name -> butler.v1.ShellState
+	0,  // 23: butler.v1.ListShellsResponse.shells:type_name -> butler.v1.ShellState
+	25, // 24: butler.v1.CloseShellRequest.by:type_name -> butler.v1.Actor
+	25, // 25: butler.v1.ShellLogged.person:type_name -> butler.v1.Actor
+	29, // 26: butler.v1.ShellLogged.outcome:type_name -> butler.v1.CommandOutcome
+	24, // 27: butler.v1.ShellLogged.executed_at:type_name -> google.protobuf.Timestamp
+	19, // 28: butler.v1.ShellLogged.output_log:type_name -> butler.v1.OutputLog
+	20, // 29: butler.v1.OutputLog.missing:type_name -> butler.v1.OutputGap
+	23, // 30: butler.v1.ListCommandsResponse.commands:type_name -> butler.v1.LoggedCommand
+	17, // 31: butler.v1.LoggedCommand.logged:type_name -> butler.v1.ShellLogged
+	5,  // 32: butler.v1.ShellService.Route:input_type -> butler.v1.RouteRequest
+	7,  // 33: butler.v1.ShellService.Inspect:input_type -> butler.v1.InspectRequest
+	9,  // 34: butler.v1.ShellService.Execute:input_type -> butler.v1.ExecuteRequest
+	11, // 35: butler.v1.ShellService.Control:input_type -> butler.v1.ControlRequest
+	13, // 36: butler.v1.ShellService.ListShells:input_type -> butler.v1.ListShellsRequest
+	15, // 37: butler.v1.ShellService.CloseShell:input_type -> butler.v1.CloseShellRequest
+	21, // 38: butler.v1.ShellService.ListCommands:input_type -> butler.v1.ListCommandsRequest
+	6,  // 39: butler.v1.ShellService.Route:output_type -> butler.v1.RouteResponse
+	8,  // 40: butler.v1.ShellService.Inspect:output_type -> butler.v1.InspectResponse
+	10, // 41: butler.v1.ShellService.Execute:output_type -> butler.v1.ExecuteResponse
+	12, // 42: butler.v1.ShellService.Control:output_type -> butler.v1.ControlResponse
+	14, // 43: butler.v1.ShellService.ListShells:output_type -> butler.v1.ListShellsResponse
+	16, // 44: butler.v1.ShellService.CloseShell:output_type -> butler.v1.CloseShellResponse
+	22, // 45: butler.v1.ShellService.ListCommands:output_type -> butler.v1.ListCommandsResponse
+	39, // [39:46] is the sub-list for method output_type
+	32, // [32:39] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_butler_v1_shell_proto_init() }
@@ -1505,7 +2077,7 @@ func file_butler_v1_shell_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_butler_v1_shell_proto_rawDesc), len(file_butler_v1_shell_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,12 +21,13 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ShellService_Route_FullMethodName      = "/butler.v1.ShellService/Route"
-	ShellService_Inspect_FullMethodName    = "/butler.v1.ShellService/Inspect"
-	ShellService_Execute_FullMethodName    = "/butler.v1.ShellService/Execute"
-	ShellService_Control_FullMethodName    = "/butler.v1.ShellService/Control"
-	ShellService_ListShells_FullMethodName = "/butler.v1.ShellService/ListShells"
-	ShellService_CloseShell_FullMethodName = "/butler.v1.ShellService/CloseShell"
+	ShellService_Route_FullMethodName        = "/butler.v1.ShellService/Route"
+	ShellService_Inspect_FullMethodName      = "/butler.v1.ShellService/Inspect"
+	ShellService_Execute_FullMethodName      = "/butler.v1.ShellService/Execute"
+	ShellService_Control_FullMethodName      = "/butler.v1.ShellService/Control"
+	ShellService_ListShells_FullMethodName   = "/butler.v1.ShellService/ListShells"
+	ShellService_CloseShell_FullMethodName   = "/butler.v1.ShellService/CloseShell"
+	ShellService_ListCommands_FullMethodName = "/butler.v1.ShellService/ListCommands"
 )
 
 // ShellServiceClient is the client API for ShellService service.
@@ -52,6 +53,9 @@ type ShellServiceClient interface {
 	ListShells(ctx context.Context, in *ListShellsRequest, opts ...grpc.CallOption) (*ListShellsResponse, error)
 	// CloseShell ends a person's session.
 	CloseShell(ctx context.Context, in *CloseShellRequest, opts ...grpc.CallOption) (*CloseShellResponse, error)
+	// ListCommands gives the log of commands of one person, newest first, without their output. UNAVAILABLE while SQL does
+	// not answer.
+	ListCommands(ctx context.Context, in *ListCommandsRequest, opts ...grpc.CallOption) (*ListCommandsResponse, error)
 }
 
 type shellServiceClient struct {
@@ -122,6 +126,16 @@ func (c *shellServiceClient) CloseShell(ctx context.Context, in *CloseShellReque
 	return out, nil
 }
 
+func (c *shellServiceClient) ListCommands(ctx context.Context, in *ListCommandsRequest, opts ...grpc.CallOption) (*ListCommandsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListCommandsResponse)
+	err := c.cc.Invoke(ctx, ShellService_ListCommands_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ShellServiceServer is the server API for ShellService service.
 // All implementations must embed UnimplementedShellServiceServer
 // for forward compatibility.
@@ -145,6 +159,9 @@ type ShellServiceServer interface {
 	ListShells(context.Context, *ListShellsRequest) (*ListShellsResponse, error)
 	// CloseShell ends a person's session.
 	CloseShell(context.Context, *CloseShellRequest) (*CloseShellResponse, error)
+	// ListCommands gives the log of commands of one person, newest first, without their output. UNAVAILABLE while SQL does
+	// not answer.
+	ListCommands(context.Context, *ListCommandsRequest) (*ListCommandsResponse, error)
 	mustEmbedUnimplementedShellServiceServer()
 }
 
@@ -172,6 +189,9 @@ func (UnimplementedShellServiceServer) ListShells(context.Context, *ListShellsRe
 }
 func (UnimplementedShellServiceServer) CloseShell(context.Context, *CloseShellRequest) (*CloseShellResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CloseShell not implemented")
+}
+func (UnimplementedShellServiceServer) ListCommands(context.Context, *ListCommandsRequest) (*ListCommandsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListCommands not implemented")
 }
 func (UnimplementedShellServiceServer) mustEmbedUnimplementedShellServiceServer() {}
 func (UnimplementedShellServiceServer) testEmbeddedByValue()                      {}
@@ -302,6 +322,24 @@ func _ShellService_CloseShell_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ShellService_ListCommands_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListCommandsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ShellServiceServer).ListCommands(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ShellService_ListCommands_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ShellServiceServer).ListCommands(ctx, req.(*ListCommandsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ShellService_ServiceDesc is the grpc.ServiceDesc for ShellService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -332,6 +370,10 @@ var ShellService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CloseShell",
 			Handler:    _ShellService_CloseShell_Handler,
+		},
+		{
+			MethodName: "ListCommands",
+			Handler:    _ShellService_ListCommands_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
