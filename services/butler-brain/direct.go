@@ -263,7 +263,7 @@ func (t *talk) typed(ctx context.Context, r routeOutcome, seen *butlerv1.RouteRe
 		reply.Shell = seen.GetShell()
 	}
 	if a := d.approval; a.GetStatus() != byGuard {
-		reply.StreamId = a.GetId()
+		reply.StreamId, reply.Deltas = a.GetId(), d.outcome.GetDeltas()
 	}
 	reason := ""
 	if d.end != approval.Ended && d.end != running {

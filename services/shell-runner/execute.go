@@ -334,7 +334,7 @@ func (s *Service) outcomeOf(j *job, o tmux.Outcome, took time.Duration) *butlerv
 	}
 	return &butlerv1.CommandOutcome{
 		ExitStatus: int32(o.Status), StatusKnown: o.StatusKnown, Output: text, OutputBytes: max(bytes, o.Bytes), Truncated: cut || o.Truncated,
-		Dir: o.Dir, DurationMs: took.Milliseconds(), Redacted: redacted,
+		Dir: o.Dir, DurationMs: took.Milliseconds(), Redacted: redacted, Deltas: j.out.deltas(),
 	}
 }
 

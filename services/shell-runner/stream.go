@@ -254,6 +254,13 @@ func (o *output) close() (text string, bytes int64, cut bool, redacted int32) {
 	return o.kept()
 }
 
+// deltas is how many pieces were streamed.
+func (o *output) deltas() int32 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.index
+}
+
 // logged gives what brings the output into the log, nil when it is short.
 func (o *output) logged() *outputLog {
 	if o == nil {

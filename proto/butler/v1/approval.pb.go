@@ -1366,7 +1366,9 @@ type CommandOutcome struct {
 	// Still running, as a job of this name.
 	Running bool `protobuf:"varint,8,opt,name=running,proto3" json:"running,omitempty"`
 	// Secrets that were taken out of the output.
-	Redacted      int32 `protobuf:"varint,9,opt,name=redacted,proto3" json:"redacted,omitempty"`
+	Redacted int32 `protobuf:"varint,9,opt,name=redacted,proto3" json:"redacted,omitempty"`
+	// Pieces of output that were streamed under the approval's id, so that an answer is not shown before the last.
+	Deltas        int32 `protobuf:"varint,10,opt,name=deltas,proto3" json:"deltas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1460,6 +1462,13 @@ func (x *CommandOutcome) GetRunning() bool {
 func (x *CommandOutcome) GetRedacted() int32 {
 	if x != nil {
 		return x.Redacted
+	}
+	return 0
+}
+
+func (x *CommandOutcome) GetDeltas() int32 {
+	if x != nil {
+		return x.Deltas
 	}
 	return 0
 }
@@ -3153,7 +3162,7 @@ const file_butler_v1_approval_proto_rawDesc = "" +
 	" \x01(\v2\x19.butler.v1.CommandOutcomeR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\v \x01(\tR\x06reason\x12.\n" +
 	"\trequester\x18\f \x01(\v2\x10.butler.v1.ActorR\trequester\x12)\n" +
-	"\x06waiter\x18\r \x01(\v2\x11.butler.v1.WaiterR\x06waiter\"\x96\x02\n" +
+	"\x06waiter\x18\r \x01(\v2\x11.butler.v1.WaiterR\x06waiter\"\xae\x02\n" +
 	"\x0eCommandOutcome\x12\x1f\n" +
 	"\vexit_status\x18\x01 \x01(\x05R\n" +
 	"exitStatus\x12!\n" +
@@ -3165,7 +3174,9 @@ const file_butler_v1_approval_proto_rawDesc = "" +
 	"\vduration_ms\x18\a \x01(\x03R\n" +
 	"durationMs\x12\x18\n" +
 	"\arunning\x18\b \x01(\bR\arunning\x12\x1a\n" +
-	"\bredacted\x18\t \x01(\x05R\bredacted\"\xec\x01\n" +
+	"\bredacted\x18\t \x01(\x05R\bredacted\x12\x16\n" +
+	"\x06deltas\x18\n" +
+	" \x01(\x05R\x06deltas\"\xec\x01\n" +
 	"\x16RequestApprovalRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12)\n" +
 	"\x06effect\x18\x02 \x01(\v2\x11.butler.v1.EffectR\x06effect\x12#\n" +
