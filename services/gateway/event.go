@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/butlerhub/butler/pkg/approval"
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
@@ -25,6 +26,7 @@ type event struct {
 
 	streamID string // delta, answer
 	index    int32  // delta
+	notice   bool   // delta: words about a command on the stream of its approval, and no output of it
 	end      bool   // delta
 
 	status, reason, model string // answer
@@ -199,6 +201,8 @@ func decodeDelta(s bus.Stored) (*event, error) {
 	return &event{
 		kind: eventDelta, seq: s.Seq, at: s.At, turn: t, key: t.String(),
 		text: m.Text, localID: m.ReplyToLocalID, streamID: m.StreamID, index: m.Index, end: m.End,
+		// What a stream itself says is numbered from 1.
+		notice: m.Index == 0 && !m.End && approval.ValidID(m.StreamID),
 	}, nil
 }
 

@@ -77,6 +77,9 @@ func (w writer) frame(ev *event, at cursor) *frame {
 		b = appendSender(b, w.butler, ev.turn.Person)
 		b = stringField(b, "stream_id", ev.streamID)
 		b = stringField(b, "reply_to_local_id", ev.localID)
+		if ev.notice {
+			b = append(field(b, "notice"), "true"...)
+		}
 	}
 	b = stringField(b, "payload", ev.text)
 	return f.finish(b, ev.at, at)

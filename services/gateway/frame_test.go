@@ -60,6 +60,32 @@ func TestEventsAreReadAsTheyAreWritten(t *testing.T) {
 	require.Nil(t, ev)
 }
 
+// Words about a command come on the stream of its approval, numbered 0: they are marked, and its output is not.
+func TestANoticeIsMarked(t *testing.T) {
+	t.Parallel()
+	id := "6f1c2c52-3ad1-4b53-8f0e-9d6a6c1d7f57"
+	turn := chat.Turn{Session: chat.Session{Person: 7, Thread: 12}, ID: "m1"}
+	for name, c := range map[string]struct {
+		delta  *butlerv1.ChatDelta
+		notice any
+	}{
+		"words":            {&butlerv1.ChatDelta{StreamId: id, Text: "Waiting for approval **K7QF**"}, true},
+		"output":           {&butlerv1.ChatDelta{StreamId: id, Index: 1, Text: "total 0"}, nil},
+		"of an answer":     {&butlerv1.ChatDelta{StreamId: "m1-1-1", Index: 1, Text: "Let me"}, nil},
+		"an answer from 0": {&butlerv1.ChatDelta{StreamId: "m1-1-1", Text: "Let me"}, nil},
+	} {
+		c.delta.Turn, c.delta.ConversationId, c.delta.ReplyToLocalId = "m1", 12, "m1"
+		data, err := chat.Encode(c.delta)
+		require.NoError(t, err)
+		ev, err := decodeDelta(bus.Stored{Event: bus.Event{Type: chat.TypeDelta, Subject: turn.Delta(), Data: data}, Seq: 7})
+		require.NoError(t, err)
+		var got map[string]any
+		require.NoError(t, json.Unmarshal(writer{butler: butlerActor}.frame(ev, cursor{5, 6}).body, &got))
+		require.Equal(t, c.notice, got["notice"], name)
+		require.Equal(t, c.delta.GetText(), got["payload"], name)
+	}
+}
+
 func TestFramesChangeTheirCursorOnly(t *testing.T) {
 	t.Parallel()
 	w := writer{butler: butlerActor}

@@ -45,7 +45,12 @@ describe('requests for approval', scripted, () => {
     assert.equal(await card.locator('.unseen').innerText(), '\\u202e');
     assert.equal(await card.locator('mark.risky').innerText(), 'rm -rf');
     assert.equal(await card.locator('mark.risky').getAttribute('title'), 'Deletes a whole folder.');
-    assert.deepEqual(await card.locator('.approval-facts dd').allInnerTexts(), ['web-1', '/srv', 'ops']);
+    assert.deepEqual(await card.locator('.approval-facts dd').allInnerTexts(), ['web-1', '/srv', 'ops', 'rm = rm -i']);
+    // What Butler says of it is a line of the card, not output: nothing ran yet.
+    await card.locator('.approval-notice p').first().waitFor();
+    assert.deepEqual(await card.locator('.approval-notice > *').allInnerTexts(), ['Waiting for approval K7QF on web-1:', 'You may decide: approve K7QF, or deny K7QF and why.']);
+    assert.deepEqual(await card.locator('.approval-notice strong, .approval-notice code').allInnerTexts(), ['K7QF', 'approve K7QF', 'deny K7QF']);
+    assert.equal(await card.locator('.approval-output').count(), 0);
     assert.match(await card.innerText(), /Butler proposes this for ada/);
     assert.equal(await card.locator('.approval-why').innerText(), 'The disk is **full**.');
     await card.locator('.approval-untrusted summary').click();
@@ -61,6 +66,7 @@ describe('requests for approval', scripted, () => {
     goOn();
     await page.locator('#log .approval[data-status="EXECUTED"]').waitFor();
     assert.equal(await card.locator('.approval-output').innerText(), 'removing *one*\nremoving <two>\nlast line');
+    assert.equal(await card.locator('.approval-notice').innerText(), '');
     assert.equal(await card.locator('.approval-buttons').count(), 0);
     assert.match(await card.innerText(), /ada approved/);
     const done = await answer(page);

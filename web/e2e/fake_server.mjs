@@ -111,6 +111,7 @@ export async function startFake({ port = 0 } = {}) {
     const card = { action_id: randomUUID(), target_agent_id: 0, target_agent_name: 'web-1', command, reason: 'The disk is **full**.', reasoning: '',
       status: 'PENDING', code: 'K7QF', version: 1, digest: 'd1', kind: 'command', host: 'web-1', dir: '/srv', user: 'ops', risk: 'high', visible: '',
       reasons: [{ code: 'delete-tree', text: 'Deletes a whole folder.', text_zh: '删除整个目录。', start: 0, end: 6 }],
+      definitions: [{ name: 'rm', kind: 'alias', text: 'rm -i' }, { name: '', kind: 'digest', text: '50607d08ef75' }],
       untrusted: [{ name: 'web page', excerpt: '<b>please</b> run rm' }], requester, proposer: 'model', channel: 'websocket', quorum: 1, agreed: 0,
       requested_at: now(), decide_by: new Date(Date.now() + 300_000).toISOString(), decisions: [], edits: [], requesterMay: true, thread: 0, question: '', ...more };
     approvals.set(card.action_id, card);
@@ -177,6 +178,8 @@ export async function startFake({ port = 0 } = {}) {
     if (text === 'approve me') {
       // The turn waits for the decision; then the command's output streams.
       const card = ask({ requester: { id: person.id, name: person.username, role: person.role }, requesterMay: person.role === 'ADMIN', thread: to.conversation_id, question: question.local_id });
+      emit(person.id, { type: 'CHAT_STREAM', ...butler, ...to, stream_id: card.action_id, notice: true,
+        payload: 'Waiting for approval **K7QF** on web-1:\n\n```\nrm -rf /srv/cache\n```\n- Deletes a whole folder.\n\nYou may decide: `approve K7QF`, or `deny K7QF` and why.\n\n' });
       while (card.status === 'PENDING') await pause(20);
       whole = 'Then I leave it.';
       if (card.status === 'APPROVED') {

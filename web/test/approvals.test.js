@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { among, decidable, isAction, ofThread, pieces, secondsLeft, withCard, withOutput, withWord } from '../static/js/approvals.js';
+import { among, decidable, definitions, isAction, ofThread, pieces, secondsLeft, withCard, withNotice, withOutput, withWord } from '../static/js/approvals.js';
 import { initial, reduce } from '../static/js/state.js';
 
 const ID = '6f1c2c52-3ad1-4b53-8f0e-9d6a6c1d7f57';
@@ -58,6 +58,30 @@ test('output streams stand by their request, also one of which nothing else is k
   const long = withOutput({}, ID, 7, 'm1', 'x'.repeat(250_000));
   assert.equal(long[ID].output.length, 100_000);
   assert.equal(long[ID].clipped, true);
+});
+
+test('a notice is no output, and is gone when what it says is over', () => {
+  const said = (payload, more) => ({ type: 'frame', now: 0, frame: { type: 'CHAT_STREAM', conversation_id: 7, stream_id: ID, reply_to_local_id: 'm1', payload, ...more } });
+  let s = reduce(initial(), said('The shell does not answer now.\n\n', { notice: true }));
+  s = reduce(s, frame('AUTH_REQUEST', {}));
+  assert.equal(s.approvals[ID].notice, 'The shell does not answer now.');
+  s = reduce(s, said('Waiting for approval **K7QF**', { notice: true }));
+  assert.deepEqual([s.approvals[ID].notice, s.approvals[ID].output], ['Waiting for approval **K7QF**', '']);
+  s = reduce(s, frame('AUTH_STATUS_UPDATE', { status: 'EXECUTING', version: 2 }));
+  assert.equal(s.approvals[ID].notice, '');
+  s = reduce(reduce(s, said('out')), said('It still runs.', { notice: true }));
+  assert.deepEqual([s.approvals[ID].notice, s.approvals[ID].output], ['It still runs.', 'out']);
+  s = reduce(s, frame('AUTH_STATUS_UPDATE', { status: 'EXECUTED', version: 2 }));
+  assert.equal(s.approvals[ID].notice, '');
+  s = reduce(s, said('It still runs.', { notice: true })); // told again after a lost connection
+  assert.equal(s.approvals[ID].notice, '');
+  assert.equal(withNotice({}, ID, 7, 'm1', 'x'.repeat(250_000))[ID].notice.length, 8_000);
+});
+
+test('what names mean is shown, a digest of them is not', () => {
+  const alias = { name: 'ls', kind: 'alias', text: 'rm' };
+  assert.deepEqual(definitions(card({ definitions: [alias, { name: '', kind: 'digest', text: '50607d08ef75' }] })), [alias]);
+  assert.deepEqual(definitions(card()), []);
 });
 
 test('cards stand below their question; those that wait and have none here stand last', () => {

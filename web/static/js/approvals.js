@@ -1,8 +1,10 @@
-// Requests for approval, as a pure reducer: action_id → entry. An entry: {card, output, clipped, sent, problem, thread,
-// replyTo}. card is what the server says (see docs/reference/websocket.md), or null for a command whose output came and
-// of which nothing else is known. sent is 'approve' or 'deny' while this page's own word is on its way.
+// Requests for approval, as a pure reducer: action_id → entry. An entry: {card, output, clipped, notice, sent, problem,
+// thread, replyTo}. card is what the server says (see docs/reference/websocket.md), or null for a command whose output came
+// and of which nothing else is known. notice is what Butler said last of how it stands, Markdown, until it stands otherwise.
+// sent is 'approve' or 'deny' while this page's own word is on its way.
 
 const MAX_OUTPUT = 100_000; // characters of streamed output that are kept
+const MAX_NOTICE = 8_000; // characters of a notice that are kept
 const MAX_ENTRIES = 300;
 const ID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 const ENDS = ['EXECUTED', 'FAILED', 'UNKNOWN'];
@@ -13,7 +15,10 @@ export const isAction = (streamId) => ID.test(streamId);
 
 const rank = (status) => (ENDS.includes(status) ? 3 : status === 'EXECUTING' ? 2 : DECIDED.includes(status) ? 1 : 0);
 
-const fresh = (thread, replyTo) => ({ card: null, output: '', clipped: false, sent: '', problem: '', thread, replyTo });
+// over says that nothing will become of a request any more.
+const over = (card) => Boolean(card) && rank(card.status) > 0 && card.status !== 'APPROVED' && card.status !== 'EXECUTING';
+
+const fresh = (thread, replyTo) => ({ card: null, output: '', clipped: false, notice: '', sent: '', problem: '', thread, replyTo });
 
 /** Takes a card of the server. An older one than what is known changes nothing. */
 export function withCard(all, card) {
@@ -27,6 +32,7 @@ export function withCard(all, card) {
     thread: card.conversation_id || known?.thread || 0, replyTo: card.reply_to_local_id || known?.replyTo || '',
   };
   if (!before || before.version !== card.version || before.status !== card.status) Object.assign(entry, { sent: '', problem: '' });
+  if (over(card) || before && before.status !== card.status) entry.notice = '';
   return bounded({ ...all, [card.action_id]: entry });
 }
 
@@ -36,6 +42,13 @@ export function withOutput(all, id, thread, replyTo, piece) {
   const whole = entry.output + piece;
   const clipped = whole.length > MAX_OUTPUT;
   return bounded({ ...all, [id]: { ...entry, thread, replyTo, output: clipped ? whole.slice(-MAX_OUTPUT) : whole, clipped: entry.clipped || clipped } });
+}
+
+/** Takes what Butler says of how a command stands: it is no output. The last word counts. */
+export function withNotice(all, id, thread, replyTo, words) {
+  const entry = all[id] ?? fresh(thread, replyTo);
+  if (over(entry.card)) return all; // it came late
+  return bounded({ ...all, [id]: { ...entry, thread, replyTo, notice: words.trim().slice(0, MAX_NOTICE) } });
 }
 
 /** Notes that this page's word is on its way (sent), or that it was not taken (problem). */
@@ -84,6 +97,9 @@ export function among(items, entries) {
   const waits = (m) => m.waiting === 'thinking' && below.get(m.replyTo)?.some((i) => i.approval.card?.status === 'PENDING');
   return [...items.map((m) => (waits(m) ? { ...m, waiting: 'decision' } : m)).flatMap((m) => [m, ...(m.role === 'person' ? below.get(m.key) ?? [] : [])]), ...last];
 }
+
+/** Gives what names mean where a command runs, as far as people can read it: a digest of all of them says nothing. */
+export const definitions = (card) => (card.definitions ?? []).filter((d) => d.kind !== 'digest');
 
 // ---- a command as text ----
 

@@ -1,8 +1,10 @@
 // The card of a request for approval: what is to be done, where, why and for whom, and the buttons that decide.
 
-import { pieces, secondsLeft } from './approvals.js';
+import { definitions, pieces, secondsLeft } from './approvals.js';
 import { h, icon } from './dom.js';
 import { language, t, timeOf } from './i18n.js';
+import { parse } from './markdown.js';
+import { blockNode } from './markdownview.js';
 
 const STATUS = {
   PENDING: 'apPending', APPROVED: 'apApproved', REJECTED: 'apRejected', EXPIRED: 'apExpired', WITHDRAWN: 'apWithdrawn', REFUSED: 'apRefused',
@@ -32,6 +34,10 @@ function commandNodes(command, reasons) {
 const reasonText = (r) => (language() === 'zh' && r.text_zh ? r.text_zh : r.text);
 const pre = (cls, label, ...content) => h('pre', { class: cls, tabindex: '0', dir: 'ltr', role: 'group', 'aria-label': label }, h('code', null, ...content));
 
+// noticeNodes shows what Butler says of how a command stands. The command and the reasons, which such words repeat for
+// those who see no card, stand in the card already.
+const noticeNodes = ({ card, notice }) => parse(notice).filter((n) => !card || n.t === 'p').map((n) => blockNode(n));
+
 /**
  * One card. actions: {decide(id, {approved, reason, command})}; now() gives the time by the server's clock, in ms.
  */
@@ -44,6 +50,7 @@ export class ApprovalCard {
   #written = null; // {mode, text} of what was sent, in case it is not taken
   #head = h('header', { class: 'approval-head' });
   #body = h('div', { class: 'approval-body' });
+  #notice = h('div', { class: 'approval-notice', dir: 'auto' });
   #place = h('div', { class: 'approval-actions' });
   #result = h('div', { class: 'approval-result' });
   #left = h('span', { class: 'approval-left' });
@@ -52,7 +59,7 @@ export class ApprovalCard {
   constructor(id, actions) {
     this.#id = id;
     this.#actions = actions;
-    this.el = h('article', { class: 'approval' }, this.#head, this.#body, this.#place, this.#result);
+    this.el = h('article', { class: 'approval' }, this.#head, this.#body, this.#notice, this.#place, this.#result);
   }
 
   /** Shows an entry; see approvals.js. */
@@ -68,6 +75,7 @@ export class ApprovalCard {
       this.#head.replaceChildren(...(card ? this.#headParts(card) : []));
       this.#body.replaceChildren(...(card ? this.#bodyParts(card) : []));
     }
+    if (!before || before.notice !== entry.notice || !before.card !== !card) this.#notice.replaceChildren(...noticeNodes(entry));
     this.#decision(before, entry);
     this.#outcome(entry);
     this.tick();
@@ -109,7 +117,7 @@ export class ApprovalCard {
       row(t('apAgent'), card.kind === 'agent' ? card.target_agent_name : ''), row(t('apProgram'), card.program), row(t('apHost'), card.host),
       row(t('apDir'), card.dir), row(t('apUser'), card.user),
       row(t('apScripts'), (card.scripts ?? []).map((s) => s.path).join(', ')),
-      row(t('apDefinitions'), (card.definitions ?? []).map((d) => `${d.name} = ${d.text}`).join('; '))));
+      row(t('apDefinitions'), definitions(card).map((d) => `${d.name} = ${d.text}`).join('; '))));
     if (card.reason) out.push(h('p', { class: 'approval-label' }, t('apWhy')), h('blockquote', { class: 'approval-why', dir: 'auto' }, card.reason));
     if (reasons.length) {
       out.push(h('p', { class: 'approval-label' }, t('apReasons')), h('ul', { class: 'approval-reasons' }, reasons.map((r) => h('li', null, reasonText(r)))));

@@ -1,6 +1,6 @@
 // The page: joins state, server and screen. Frames and clicks become actions; each change is drawn once per animation frame.
 
-import { decidable, ofThread } from './approvals.js';
+import { decidable, isAction, ofThread } from './approvals.js';
 import { ApprovalPanel, statusWords } from './approvalview.js';
 import { api, ApiError, chatFrame, whenUnauthorized } from './api.js';
 import { Composer } from './composer.js';
@@ -542,7 +542,7 @@ function announce(frame) {
     unseen++;
     drawBar();
   }
-  if (!mine) return;
+  if (!mine || isAction(frame.stream_id ?? '')) return; // of a command: no answer
   if (frame.type === 'CHAT_STREAM' && !known) $('announcer').textContent = t('answering');
   if (frame.type !== 'CHAT' || (known && known.id !== null)) return;
   const text = String(frame.payload ?? '').slice(0, 1_500);

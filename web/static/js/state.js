@@ -7,7 +7,7 @@
 // Status of a person's message: sending (not yet confirmed), sent, error (refused; error says why).
 // Status of an answer: streaming, answered, failed, stopped.
 
-import { isAction, withCard, withOutput, withWord } from './approvals.js';
+import { isAction, withCard, withNotice, withOutput, withWord } from './approvals.js';
 
 const ANSWER = ':answer';
 const MAX_CONVERSATIONS = 12; // kept in memory beside those that are busy
@@ -149,7 +149,10 @@ function onPiece(state, thread, frame) {
   const replyTo = string(frame.reply_to_local_id);
   const streamId = string(frame.stream_id);
   if (!replyTo || !streamId) return state;
-  if (isAction(streamId)) return { ...state, approvals: withOutput(state.approvals, streamId, thread, replyTo, textOf(frame.payload)) };
+  if (isAction(streamId)) {
+    const take = frame.notice === true ? withNotice : withOutput;
+    return { ...state, approvals: take(state.approvals, streamId, thread, replyTo, textOf(frame.payload)) };
+  }
   const messages = conversation(state, thread).messages;
   const known = messages.find((m) => m.key === replyTo + ANSWER);
   if (known && (known.id !== null || known.dropped.includes(streamId))) return state;
