@@ -215,7 +215,7 @@ func (s *Service) standing(ctx context.Context, who *principal, v verdict, err e
 }
 
 // decideAction serves POST /api/approvals/{id}/decision.
-func (s *Service) decideAction(w http.ResponseWriter, r *http.Request, who *principal) error {
+func (s *Service) decideAction(w http.ResponseWriter, r *http.Request, who *principal) (err error) {
 	var in struct {
 		verdictJSON
 		Language string `json:"language"`
@@ -225,7 +225,9 @@ func (s *Service) decideAction(w http.ResponseWriter, r *http.Request, who *prin
 		return err
 	}
 	in.ActionID, in.Code = r.PathValue("id"), ""
-	v, err := in.verdict(httpChannel(in.Channel), s.language(r, in.Language))
+	language := s.language(r, in.Language)
+	defer func() { err = inLanguage(language, err) }()
+	v, err := in.verdict(httpChannel(in.Channel), language)
 	if err != nil {
 		return err
 	}
@@ -246,7 +248,7 @@ func httpChannel(said string) string {
 }
 
 // authResponse serves POST /api/chat/auth/response as EchoCenter has it. What it says of the sender does not count.
-func (s *Service) authResponse(w http.ResponseWriter, r *http.Request, who *principal) error {
+func (s *Service) authResponse(w http.ResponseWriter, r *http.Request, who *principal) (err error) {
 	var in struct {
 		verdictJSON
 		Payload  json.RawMessage `json:"payload"`
@@ -256,6 +258,7 @@ func (s *Service) authResponse(w http.ResponseWriter, r *http.Request, who *prin
 		return err
 	}
 	language := s.language(r, in.Language)
+	defer func() { err = inLanguage(language, err) }()
 	said, err := in.verdictJSON.withPayload(in.Payload)
 	if err != nil {
 		return err
@@ -341,13 +344,17 @@ func (s *Service) listApprovals(w http.ResponseWriter, r *http.Request, who *pri
 	if err != nil {
 		return err
 	}
+	thread, err := queryInt(q.Get("conversation"), 0, 1, 0, "conversation")
+	if err != nil {
+		return err
+	}
 	var res *butlerv1.ListApprovalsResponse
 	if s.approval != nil {
 		ctx, cancel := context.WithTimeout(r.Context(), decideWithin)
 		defer cancel()
-		res, err = s.approval.ListApprovals(ctx, &butlerv1.ListApprovalsRequest{
+		res, err = s.approvals(ctx, who, &butlerv1.ListApprovalsRequest{
 			Viewer: who.protoActor(), Status: status, Limit: int32(limit), Before: before, //nolint:gosec // at most 200
-		})
+		}, int64(thread))
 	}
 	if s.approval == nil || err != nil {
 		if code := fault.CodeOf(err); code != "" && code != fault.Unavailable {
@@ -357,7 +364,7 @@ func (s *Service) listApprovals(w http.ResponseWriter, r *http.Request, who *pri
 			return errNoApproval(language, err)
 		}
 		// What is open is known here too.
-		cards := s.docket.pending(who.id())
+		cards := s.docket.pending(who.id(), int64(thread))
 		w.Header().Set("X-Butler-Stale", "true")
 		writeJSON(w, http.StatusOK, cards[:min(limit, len(cards))])
 		return nil
@@ -374,6 +381,36 @@ func (s *Service) listApprovals(w http.ResponseWriter, r *http.Request, who *pri
 	}
 	writeJSON(w, http.StatusOK, out)
 	return nil
+}
+
+// maxPages bounds how many pages of requests are read for one of those of a conversation.
+const maxPages = 20
+
+// approvals lists requests; with thread not 0, those that the caller asked for in it alone. A page of these may have fewer
+// than there are, as any page.
+func (s *Service) approvals(ctx context.Context, who *principal, req *butlerv1.ListApprovalsRequest, thread int64) (*butlerv1.ListApprovalsResponse, error) {
+	if thread == 0 {
+		return s.approval.ListApprovals(ctx, req)
+	}
+	out := &butlerv1.ListApprovalsResponse{}
+	limit := int(req.GetLimit())
+	for range maxPages {
+		page, err := s.approval.ListApprovals(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range page.GetApprovals() {
+			if a := g.GetApproval(); a.GetRequester().GetId() == who.id() && a.GetWaiter().GetThread() == thread {
+				out.Approvals = append(out.Approvals, g)
+			}
+		}
+		out.Next = page.GetNext()
+		if out.GetNext() == 0 || len(out.GetApprovals()) >= limit {
+			break
+		}
+		req.Before, req.Limit = out.GetNext(), int32(limit-len(out.GetApprovals())) //nolint:gosec // at most 200
+	}
+	return out, nil
 }
 
 // withUse completes a request by what became of it.

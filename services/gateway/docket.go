@@ -353,8 +353,9 @@ func notYours(a *butlerv1.Approval) cardJSON {
 	}
 }
 
-// pending gives the requests that wait for a decision and concern a person, newest first.
-func (d *docket) pending(person int64) []cardJSON {
+// pending gives the requests that wait for a decision and concern a person, newest first; with thread not 0, those that
+// the person asked for in it alone.
+func (d *docket) pending(person, thread int64) []cardJSON {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var list []*docketCase
@@ -368,11 +369,16 @@ func (d *docket) pending(person int64) []cardJSON {
 	people := d.roster.known()
 	for _, c := range list {
 		who := d.roster.person(person)
-		may := who != nil && approval.MayDecide(c.approval, who, people)
-		if may || person == c.approval.GetRequester().GetId() {
-			_, said := approval.Said(c.approval, person)
-			out = append(out, cardOf(c.approval, c.use, may && !said))
+		may, mine := who != nil && approval.MayDecide(c.approval, who, people), person == c.approval.GetRequester().GetId()
+		if thread != 0 && (!mine || c.approval.GetWaiter().GetThread() != thread) || !may && !mine {
+			continue
 		}
+		_, said := approval.Said(c.approval, person)
+		card := cardOf(c.approval, c.use, may && !said)
+		if mine {
+			card.ConversationID, card.ReplyToLocalID = c.approval.GetWaiter().GetThread(), c.approval.GetLocalId()
+		}
+		out = append(out, card)
 	}
 	return out
 }

@@ -16,7 +16,7 @@ var (
 	errNotAdmin = fault.New(fault.Forbidden, "only an administrator may do this")
 )
 
-// writeError answers with {"error": sentence, "code": code}.
+// writeError answers with {"error": sentence, "code": code}; the sentence is in the caller's language.
 func (s *Service) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	status := fault.HTTPStatus(err)
 	if status >= 500 && status != http.StatusServiceUnavailable {
@@ -25,7 +25,7 @@ func (s *Service) writeError(w http.ResponseWriter, r *http.Request, err error) 
 		s.log.DebugContext(r.Context(), "a request was refused", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
 	retryHeader(w, err)
-	writeJSON(w, status, map[string]string{"error": fault.MessageOf(err), "code": string(fault.CodeOf(err))})
+	writeJSON(w, status, map[string]string{"error": s.sentence(r, err), "code": string(fault.CodeOf(err))})
 }
 
 func retryHeader(w http.ResponseWriter, err error) {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"net"
 	"net/http"
 	"net/netip"
@@ -138,20 +139,5 @@ func (s *Service) language(r *http.Request, asked string) string {
 			return l
 		}
 	}
-	first, _, _ := strings.Cut(r.Header.Get("Accept-Language"), ",")
-	if l := knownLanguage(first); l != "" {
-		return l
-	}
-	return s.settings.Language
-}
-
-func knownLanguage(tag string) string {
-	tag = strings.ToLower(strings.TrimSpace(tag))
-	switch {
-	case strings.HasPrefix(tag, "zh"):
-		return "zh"
-	case strings.HasPrefix(tag, "en"):
-		return "en"
-	}
-	return ""
+	return cmp.Or(acceptedLanguage(r.Header.Get("Accept-Language")), s.settings.Language)
 }

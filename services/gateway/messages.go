@@ -175,7 +175,7 @@ func (s *Service) awaitProjection(ctx context.Context, session chat.Session) {
 
 // postMessage serves POST /api/chat/messages: 202 with the message, or, when wait is given and the answer came in time,
 // 200 with the answer too.
-func (s *Service) postMessage(w http.ResponseWriter, r *http.Request, who *principal) error {
+func (s *Service) postMessage(w http.ResponseWriter, r *http.Request, who *principal) (err error) {
 	var in struct {
 		ConversationID integer `json:"conversation_id"`
 		LocalID        string  `json:"local_id"`
@@ -188,6 +188,8 @@ func (s *Service) postMessage(w http.ResponseWriter, r *http.Request, who *princ
 	if err := readJSON(w, r, &in, maxFrame); err != nil {
 		return err
 	}
+	language := s.language(r, in.Language)
+	defer func() { err = inLanguage(language, err) }()
 	if in.Text == "" {
 		in.Text = in.Payload
 	}
@@ -199,7 +201,7 @@ func (s *Service) postMessage(w http.ResponseWriter, r *http.Request, who *princ
 	}
 	m := outgoing{
 		conversation: int64(in.ConversationID), localID: in.LocalID, text: in.Text, channel: "http",
-		language: s.language(r, in.Language),
+		language: language,
 	}
 	if in.Wait == 0 {
 		a, err := s.send(r.Context(), who, m, nil)

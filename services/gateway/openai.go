@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -62,7 +63,7 @@ func (s *Service) completions(w http.ResponseWriter, r *http.Request, who *princ
 	}
 	// Part of an answer was shown: it must not look whole, and not begin again.
 	s.log.DebugContext(ctx, "a completion broke off", "error", err)
-	out.fail(openAIError(err))
+	out.fail(openAIError(err, s.sentence(r, err)))
 	return nil
 }
 
@@ -143,10 +144,19 @@ func (s *Service) completeInSession(ctx context.Context, r *http.Request, who *p
 	wait := approvalWait{limit: s.settings.ApprovalWait, language: language}
 	defer wait.end()
 	for {
-		f, err := wt.next(ctx, wait.over())
+		over := wait.over()
+		if out.due != nil {
+			over = out.due
+		}
+		f, err := wt.next(ctx, over)
 		switch {
 		case err != nil:
 			return err
+		case f == nil && out.due != nil:
+			if err := out.release(); err != nil {
+				return err
+			}
+			continue
 		case f == nil:
 			out.w.Header().Set("X-Butler-Approval", wait.codes())
 			return out.pending(wait.sentence(thread))
@@ -223,10 +233,13 @@ type openAIErrorBody struct {
 	Code    string  `json:"code"`
 }
 
-func openAIError(err error) openAIErrorBody {
-	out := openAIErrorBody{status: fault.HTTPStatus(err), Message: fault.MessageOf(err), Code: string(fault.CodeOf(err))}
+func openAIError(err error, sentence string) openAIErrorBody {
+	out := openAIErrorBody{status: fault.HTTPStatus(err), Message: sentence, Code: string(fault.CodeOf(err))}
 	if p, ok := errors.AsType[*param](err); ok {
 		out.Param = &p.name
+		if p.name == "model" && out.status == http.StatusNotFound {
+			out.Code = "model_not_found"
+		}
 	}
 	if e, ok := errors.AsType[*reasonError](err); ok {
 		out.status, out.Message, out.Code = reasonStatus(e.code), e.sentence, e.code
@@ -251,7 +264,7 @@ func openAIError(err error) openAIErrorBody {
 
 // writeOpenAIError answers an error in OpenAI's shape.
 func (s *Service) writeOpenAIError(w http.ResponseWriter, r *http.Request, err error) {
-	body := openAIError(err)
+	body := openAIError(err, s.sentence(r, err))
 	if body.status == http.StatusInternalServerError {
 		s.log.ErrorContext(r.Context(), "a request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
@@ -259,7 +272,8 @@ func (s *Service) writeOpenAIError(w http.ResponseWriter, r *http.Request, err e
 	writeJSON(w, body.status, map[string]any{"error": body})
 }
 
-// modelNames asks butler-brain which models there are.
+// modelNames gives the models that clients may name: Butler, first, and what butler-brain says that it uses. Any other name
+// in a completion means Butler too.
 func (s *Service) modelNames(ctx context.Context) ([]string, error) {
 	if s.brain == nil {
 		return nil, fault.New(fault.Unavailable, "butler-brain is not running")
@@ -270,8 +284,12 @@ func (s *Service) modelNames(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Unavailable, "butler-brain does not answer now; try again")
 	}
-	return res.GetModels(), nil
+	names := slices.DeleteFunc(res.GetModels(), func(name string) bool { return name == defaultModel })
+	return append([]string{defaultModel}, names...), nil
 }
+
+// defaultModel is the name under which clients ask for whatever model Butler is set to use.
+const defaultModel = "butler"
 
 func modelObject(name string) map[string]any {
 	return map[string]any{"id": name, "object": "model", "created": 1, "owned_by": "butler"}
@@ -317,6 +335,11 @@ type completionWriter struct {
 	begun   bool   // part of the answer was sent: errors come as a chunk from now on
 	loose   bool   // the answer began anew after a wait: what was sent before is not the beginning of its text
 	sent    strings.Builder
+
+	shown string           // what the client has of a text that ended, until the next one says something else
+	tail  string           // the last piece that was streamed
+	held  []string         // words beside the answer that wait for the end of its sentence
+	due   <-chan time.Time // when they no longer do; nil while there are none
 }
 
 func newCompletionWriter(w http.ResponseWriter, req completion, now time.Time) *completionWriter {
@@ -325,7 +348,7 @@ func newCompletionWriter(w http.ResponseWriter, req completion, now time.Time) *
 		id: "chatcmpl-" + rand.Text(), created: now,
 	}
 	if c.req.model == "" {
-		c.req.model = "butler"
+		c.req.model = defaultModel
 	}
 	b := stringField([]byte(`{"object":"chat.completion.chunk"`), "id", c.id)
 	b = strconv.AppendInt(field(b, "created"), now.Unix(), 10)
@@ -342,10 +365,33 @@ func (c *completionWriter) text(piece string) error {
 	if !c.req.stream {
 		return nil
 	}
+	if c.shown != "" {
+		all := c.sent.String()
+		if strings.HasPrefix(c.shown, all) {
+			return nil
+		}
+		rest, again := strings.CutPrefix(all, c.shown)
+		if piece = rest; !again {
+			piece = "\n\n" + all
+		}
+		c.shown = ""
+	}
 	if err := c.begin(); err != nil {
 		return err
 	}
-	return c.chunk(append(appendString([]byte(`{"content":`), piece), '}'), "")
+	if err := c.content(piece); err != nil {
+		return err
+	}
+	if len(c.held) > 0 && !c.midSentence() {
+		return c.release()
+	}
+	return nil
+}
+
+// content sends a chunk with text.
+func (c *completionWriter) content(text string) error {
+	c.tail = text
+	return c.chunk(append(appendString([]byte(`{"content":`), text), '}'), "")
 }
 
 // begin sends what comes before the first piece.
@@ -383,13 +429,14 @@ func (c *completionWriter) answer(ev *event) error {
 	if ev.status == chat.Failed {
 		return &reasonError{ev.reason, ev.text}
 	}
+	c.held = nil // nothing is waited for any more
 	rest, extends := strings.CutPrefix(ev.text, c.sent.String())
 	if !extends && c.loose {
-		if extends = strings.HasSuffix(ev.text, c.sent.String()); !extends {
+		if extends = true; c.shown != "" || !strings.HasSuffix(ev.text, c.sent.String()) {
 			if err := c.anew(); err != nil {
 				return err
 			}
-			rest, extends = ev.text, true
+			rest = ev.text
 		} else {
 			rest = ""
 		}

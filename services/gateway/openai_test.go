@@ -240,6 +240,35 @@ func TestOpenAIRefusesWhatButlerCannotDo(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, r.call(r.admin, "GET", "/v1/nothing", nil).status)
 }
 
+// Clients ask for "butler", whatever model that is; any other name is taken too, as it always was.
+func TestModelsBeginWithButler(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.brain.complete = func(_ *butlerv1.CompleteRequest, send func(*butlerv1.CompleteResponse) error) error {
+		return send(&butlerv1.CompleteResponse{Text: "yes", Done: true, Model: "fake", FinishReason: "stop"})
+	}
+	var list struct{ Data []struct{ ID, Object string } }
+	r.call(r.admin, "GET", "/v1/models", nil).into(&list)
+	var names []string
+	for _, m := range list.Data {
+		require.Equal(t, "model", m.Object)
+		names = append(names, m.ID)
+	}
+	require.Equal(t, []string{"butler", "fake", "fake/large"}, names)
+	for _, name := range []string{"butler", "fake", "fake%2Flarge"} {
+		require.Equal(t, http.StatusOK, r.call(r.admin, "GET", "/v1/models/"+name, nil).status, name)
+	}
+	for _, name := range []string{"butler", "fake", "gpt-4o", ""} {
+		res := r.call(r.admin, "POST", "/v1/chat/completions", ask("there?", map[string]any{"model": name}))
+		require.Equal(t, http.StatusOK, res.status, "%s: %s", name, res.text())
+	}
+	res := r.call(r.admin, "GET", "/v1/models/none", nil, header{"Accept-Language", "zh"})
+	require.Equal(t, http.StatusNotFound, res.status)
+	require.Contains(t, res.text(), "没有模型")
+	require.Contains(t, res.text(), `"param":"model"`)
+	require.Contains(t, res.text(), `"code":"model_not_found"`)
+}
+
 func FuzzOpenAIRequest(f *testing.F) {
 	f.Add([]byte(`{"messages":[{"role":"user","content":"x"}]}`))
 	f.Add([]byte(`{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"stream":true,"stream_options":null}`))
@@ -247,7 +276,7 @@ func FuzzOpenAIRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		req, err := decodeCompletion(body)
 		if err != nil {
-			e := openAIError(err)
+			e := openAIError(err, "")
 			require.Equal(t, http.StatusBadRequest, e.status)
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // approvalWait is a completion's wait for people to decide. An OpenAI client knows nothing of approvals: it is told in
@@ -88,37 +89,71 @@ func clipRunes(s string, most int) string {
 	return s
 }
 
-// aside streams words that are not part of the answer.
+// asideWithin is how long words beside the answer wait for the end of its sentence.
+const asideWithin = time.Second
+
+// aside streams words that are not part of the answer, as lines of their own: they wait until a sentence of the answer that
+// has begun is whole, or due fires.
 func (c *completionWriter) aside(words string) error {
 	if words == "" || !c.req.stream {
 		return nil
 	}
-	before := ""
-	if c.begun {
-		before = "\n\n"
-	}
-	if err := c.begin(); err != nil {
-		return err
-	}
-	c.loose = true
-	return c.chunk(append(appendString([]byte(`{"content":`), before+words+"\n\n"), '}'), "")
-}
-
-// anew forgets what was sent of the answer: it goes on with another text.
-func (c *completionWriter) anew() error {
-	had := c.sent.Len() > 0
-	c.sent.Reset()
-	c.loose = true
-	if !had || !c.begun {
+	c.held = append(c.held, words)
+	if c.midSentence() {
+		if c.due == nil {
+			c.due = time.After(asideWithin)
+		}
 		return nil
 	}
-	return c.chunk([]byte(`{"content":"\n\n"}`), "")
+	return c.release()
+}
+
+// release streams the words beside the answer that wait.
+func (c *completionWriter) release() error {
+	held := c.held
+	c.held, c.due = nil, nil
+	for _, words := range held {
+		before := ""
+		if c.begun && !strings.HasSuffix(c.tail, "\n\n") {
+			before = "\n\n"
+		}
+		if err := c.begin(); err != nil {
+			return err
+		}
+		c.loose = true
+		if err := c.content(before + words + "\n\n"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// midSentence says whether what was streamed last ends within a sentence. A full stop ends one only with the space after
+// it: the next piece may go on with a digit.
+func (c *completionWriter) midSentence() bool {
+	if c.tail == "" || strings.HasSuffix(c.tail, "\n") {
+		return false
+	}
+	text := strings.TrimRight(c.tail, " \t")
+	last, _ := utf8.DecodeLastRuneInString(text)
+	return !strings.ContainsRune("。！？；：", last) && (text == c.tail || !strings.ContainsRune(".!?:;…", last))
+}
+
+// anew begins with another text of the same answer. When it says again what the client has, only what follows is sent.
+func (c *completionWriter) anew() error {
+	if c.shown == "" {
+		c.shown = c.sent.String()
+	}
+	c.sent.Reset()
+	c.loose = true
+	return c.release()
 }
 
 // pending ends a completion whose turn still waits.
 func (c *completionWriter) pending(words string) error {
 	if c.req.stream {
-		if err := c.aside(words); err != nil {
+		c.held = append(c.held, words)
+		if err := c.release(); err != nil {
 			return err
 		}
 	} else {

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +77,81 @@ func TestACompletionSaysThatItWaits(t *testing.T) {
 	body["stream"] = false
 	res = r.call(bob, "POST", "/v1/chat/completions", body, header{"X-Butler-Session", "ops"})
 	require.Contains(t, res.text(), `"content":"All clean."`)
+}
+
+// After the decision the turn begins a stream of its own, which says again what was said before.
+func TestACompletionSaysNothingTwice(t *testing.T) {
+	t.Parallel()
+	r, f, bob, _ := approvalRig(t)
+	const whole = "Let me look.\n\nThe tool said hi."
+	r.brain.answerWith(func(tk *talk) {
+		tk.delta("s-1", 1, "Let ")
+		tk.delta("s-1", 2, "me ")
+		a := f.request(bob, "K7QF", waitsFor(tk.turn))
+		r.knows(a.GetId())
+		tk.delta("s-1", 3, "look.")
+		tk.delta("s-1", 4, "\n\n")
+		f.change(a.GetId(), func(a *butlerv1.Approval) { a.Status = approval.Approved })
+		tk.abandon("s-1", 5)
+		tk.delta("s-2", 1, "Let me ")
+		tk.delta("s-2", 2, "look.\n\nThe tool ")
+		tk.delta("s-2", 3, "said hi.")
+		tk.answer(whole, "s-2", 3)
+	})
+	body := map[string]any{"stream": true, "messages": []any{map[string]any{"role": "user", "content": "clean up"}}}
+	text, finish := streamed(t, r.call(bob, "POST", "/v1/chat/completions", body, header{"X-Butler-Session", "ops"}).text())
+	require.Equal(t, "stop", finish)
+	require.Equal(t, 1, strings.Count(text, "[Waiting for approval K7QF"), text)
+	for _, once := range []string{"Let me look.", "The tool said hi."} {
+		require.Equal(t, 1, strings.Count(text, once), text)
+	}
+	require.Regexp(t, `(?m)^\[Waiting for approval K7QF[^\n]*\]$`, text)
+}
+
+func TestWordsBesideACompletionStandOnTheirOwn(t *testing.T) {
+	t.Parallel()
+	write := func(run func(c *completionWriter)) string {
+		w := httptest.NewRecorder()
+		c := newCompletionWriter(w, completion{stream: true}, time.Now())
+		run(c)
+		require.NoError(t, c.finish("m", "", 0, 0))
+		text, _ := streamed(t, w.Body.String())
+		return text
+	}
+	type steps func(c *completionWriter) error
+	say := func(s string) steps { return func(c *completionWriter) error { return c.text(s) } }
+	aside := func(c *completionWriter) error { return c.aside("[w]") }
+	anew := func(c *completionWriter) error { return c.anew() }
+	late := func(c *completionWriter) error { return c.release() }
+	answer := func(s string) steps {
+		return func(c *completionWriter) error {
+			rest, _ := strings.CutPrefix(s, c.sent.String())
+			return c.text(rest)
+		}
+	}
+	for name, c := range map[string]struct {
+		steps []steps
+		want  string
+	}{
+		"before anything":             {[]steps{aside, say("Done.")}, "[w]\n\nDone."},
+		"within a sentence":           {[]steps{say("Let me "), aside, say("look. "), say("Done.")}, "Let me look. \n\n[w]\n\nDone."},
+		"a stop that may be a point":  {[]steps{say("Version 1."), aside, say("5 is"), say(" out.\n\n")}, "Version 1.5 is out.\n\n[w]\n\n"},
+		"Chinese":                     {[]steps{say("我来"), aside, say("看看。"), say("好了。")}, "我来看看。\n\n[w]\n\n好了。"},
+		"it does not go on":           {[]steps{say("Let me"), aside, late, say(" look.")}, "Let me\n\n[w]\n\n look."},
+		"the same again":              {[]steps{say("Let me look.\n\n"), aside, anew, say("Let me "), say("look.\n\nDone.")}, "Let me look.\n\n[w]\n\nDone."},
+		"the beginning again":         {[]steps{say("Let me "), aside, anew, say("Let me look."), say(" Done.")}, "Let me \n\n[w]\n\nlook. Done."},
+		"something else":              {[]steps{say("Let me look. "), aside, anew, say("Let"), say("ters.")}, "Let me look. \n\n[w]\n\n\n\nLetters."},
+		"a second wait":               {[]steps{say("A. "), aside, anew, say("A. B. "), aside, anew, say("A. "), say("B. C.")}, "A. \n\n[w]\n\nB. \n\n[w]\n\nC."},
+		"a second wait in the middle": {[]steps{say("A. B. "), aside, anew, say("A. "), aside, anew, say("A. B. C.")}, "A. B. \n\n[w]\n\n[w]\n\nC."},
+		"the answer is all there was": {[]steps{say("A. B."), anew, answer("A. B.")}, "A. B."},
+		"the answer goes on":          {[]steps{say("A. "), anew, say("A."), answer("A. B.")}, "A. B."},
+	} {
+		require.Equal(t, c.want, write(func(w *completionWriter) {
+			for _, step := range c.steps {
+				require.NoError(t, step(w), name)
+			}
+		}), name)
+	}
 }
 
 func TestACompletionEndsAsPending(t *testing.T) {

@@ -340,7 +340,10 @@ func queryInt(s string, fallback, least, most int, name string) (int, error) {
 		return fallback, nil
 	}
 	n, err := strconv.Atoi(s)
-	if err != nil || n < least || most > 0 && n > most {
+	if most > 0 && (err != nil || n < least || n > most) {
+		return 0, fault.New(fault.Invalid, "%s must be a whole number from %d to %d", name, least, most)
+	}
+	if err != nil || n < least {
 		return 0, fault.New(fault.Invalid, "%s must be a whole number of at least %d", name, least)
 	}
 	return n, nil

@@ -334,4 +334,86 @@ func TestErrorsAreInThePersonsLanguage(t *testing.T) {
 	english := r.admin.connect("lang=en")
 	english.say("m", " ")
 	require.Equal(t, "the message is empty", english.next().Payload)
+
+	bob := r.member("bob")
+	zh := header{"Accept-Language", "fr, zh-Hans-CN;q=0.8, en;q=0.5"}
+	for _, c := range []struct {
+		who          *user
+		method, path string
+		body         any
+		status       int
+		en, zh       string
+	}{
+		{nil, "GET", "/api/auth/me", nil, 401, "sign in first", "请先登录"},
+		{nil, "POST", "/api/auth/login", map[string]any{"username": "bob", "password": "no"}, 401, "the name or the password is wrong", "用户名或密码错误"},
+		{nil, "POST", "/api/auth/login", map[string]any{}, 400, "username and password are needed", "需要用户名和密码"},
+		{bob, "POST", "/api/auth/password", map[string]any{"current_password": "no", "new_password": "xxxxxxxx"}, 403,
+			"the current password is not right", "当前密码不正确"},
+		{bob, "GET", "/api/chat/threads/999", nil, 404, "there is no such conversation", "没有这个会话"},
+		{bob, "GET", "/api/chat/threads/x", nil, 404, "there is no /api/chat/threads/x", "没有 /api/chat/threads/x"},
+		{bob, "GET", "/api/nothing", nil, 404, "there is no GET /api/nothing", "没有 GET /api/nothing"},
+		{bob, "GET", "/api/users", nil, 403, "only an administrator may do this", "只有管理员可以执行此操作"},
+		{bob, "POST", "/api/tokens", map[string]any{"name": " "}, 400, "a personal token needs a name", "个人令牌需要一个名称"},
+		{bob, "POST", "/api/tokens", map[string]any{"name": strings.Repeat("x", 500)}, 400, "the name of a token has at most", "令牌名称最多"},
+		{r.admin, "POST", "/api/users", map[string]any{"username": "bob", "password": "correct horse", "role": "MEMBER"}, 409,
+			"the name bob is taken; choose another", "名称 bob 已被使用，请换一个"},
+		{r.admin, "POST", "/api/users", map[string]any{"username": "eve", "password": "x", "role": "MEMBER"}, 400, "a password must have", "密码必须为"},
+		{r.admin, "GET", "/api/audit?limit=9999", nil, 400, "limit must be a whole number from 1 to 500", "limit 必须是 1 到 500 之间的整数"},
+		{bob, "GET", "/api/approvals?limit=x", nil, 400, "limit must be a whole number from 1 to 200", "limit 必须是 1 到 200 之间的整数"},
+		{bob, "GET", "/api/chat/threads?limit=0", nil, 400, "limit must be a whole number of at least 1", "limit 必须是不小于 1 的整数"},
+		{bob, "POST", "/v1/chat/completions", map[string]any{"messages": []any{}}, 400, "messages is needed", "请求有误（messages is needed"},
+	} {
+		res := r.call(c.who, c.method, c.path, c.body)
+		require.Equal(t, c.status, res.status, "%s: %s", c.path, res.text())
+		require.Contains(t, res.text(), c.en)
+		code := res.code()
+		res = r.call(c.who, c.method, c.path, c.body, zh)
+		require.Equal(t, c.status, res.status, "%s: %s", c.path, res.text())
+		require.Contains(t, res.text(), c.zh)
+		require.Equal(t, code, res.code(), "programs read the code")
+	}
+	// A limit is told in words too.
+	var res *response
+	for range 40 {
+		if res = r.call(nil, "POST", "/api/auth/login", map[string]any{"username": "bob", "password": "no"}, zh); res.status == 429 {
+			break
+		}
+	}
+	require.Equal(t, 429, res.status)
+	require.Contains(t, res.text(), "登录失败次数过多")
+	// What the body says of the language counts before the header.
+	res = r.call(bob, "POST", "/api/chat/messages", map[string]any{"text": " ", "language": "en"}, zh)
+	require.Contains(t, res.text(), "the message is empty")
+}
+
+func TestAcceptLanguage(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string]string{
+		"":                                "",
+		"*":                               "",
+		"fr":                              "",
+		"zh":                              "zh",
+		"ZH-cn":                           "zh",
+		"zh-Hans":                         "zh",
+		"zh_CN":                           "zh",
+		"zha":                             "",
+		"english":                         "",
+		"en-GB,en;q=0.9,zh;q=0.8":         "en",
+		"zh-CN,zh;q=0.9,en;q=0.8":         "zh",
+		"en;q=0.5, zh;q=0.7":              "zh",
+		"en;q=0.7, zh;q=0.7":              "en",
+		"fr, de;q=0.9, zh-TW;q=0.1":       "zh",
+		"zh;q=0":                          "",
+		"zh;q=0, en;q=0.1":                "en",
+		"zh;q=2, en;q=0.1":                "en",
+		"zh;q=x":                          "",
+		"zh;q=NaN, en":                    "en",
+		" zh ; Q = 0.9 , en ; q=0.8":      "zh",
+		",,;;,zh":                         "zh",
+		strings.Repeat("fr,", 40) + "zh":  "",
+		strings.Repeat("x", 2000):         "",
+		"zh," + strings.Repeat("f", 2000): "zh",
+	} {
+		require.Equal(t, want, acceptedLanguage(header), "%.60q", header)
+	}
 }

@@ -28,7 +28,7 @@ async function read(stream) {
 
 const models = [];
 for await (const model of client.models.list()) models.push(model.id);
-assert.deepEqual(models, ["fake", "fake/large"]);
+assert.deepEqual(models, ["butler", "fake", "fake/large"]);
 assert.equal((await client.models.retrieve("fake")).id, "fake");
 
 const whole = await client.chat.completions.create({ model: "fake", messages });
