@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -111,8 +112,12 @@ func TestThePolicyDecidesAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, approval.Refused, refused.GetApproval().GetStatus())
 	require.Empty(t, refused.GetApproval().GetGrant())
-	_, err = r.word("alice", hard.GetId(), true)
-	require.Equal(t, fault.Forbidden, fault.CodeOf(err))
+	// It is decided: that is no want of a right. Who may not see it is told nothing.
+	for who, want := range map[string]fault.Code{"alice": fault.Conflict, "bob": fault.Conflict, "carl": fault.Forbidden, "robot": fault.Forbidden} {
+		_, err = r.word(who, hard.GetId(), true)
+		require.Equal(t, want, fault.CodeOf(err), "%s: %v", who, err)
+		require.Equal(t, want == fault.Conflict, strings.Contains(err.Error(), "the policy refuses it"), who)
+	}
 }
 
 func TestBadRequests(t *testing.T) {

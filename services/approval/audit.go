@@ -188,7 +188,7 @@ func (s *Service) item(ev bus.Stored) *butlerv1.AuditItem {
 	if a.GetEffect().GetAgentName() != "" {
 		place = a.GetEffect().GetAgentName()
 	}
-	i.Summary = summary(fmt.Sprintf("%s for %s on %s: %s%s", i.GetKind(), a.GetRequester().GetName(), place,
+	i.Summary = summary(fmt.Sprintf("%s for %s on %s: %s%s", strings.TrimSpace(i.GetKind()+" "+a.GetCode()), a.GetRequester().GetName(), place,
 		oneLine(a.GetRisk().GetVisible(), a.GetEffect().GetCommand()), why))
 	return i
 }
@@ -248,7 +248,7 @@ func (s *Service) ListAudit(ctx context.Context, req *butlerv1.ListAuditRequest)
 	if err != nil || !found {
 		return &butlerv1.ListAuditResponse{}, err
 	}
-	query := strings.Fields(strings.ToLower(req.GetQuery()))
+	query := s.queryOf(req.GetQuery())
 	out := &butlerv1.ListAuditResponse{}
 	upTo := last.Seq
 	if req.GetBefore() > 0 {
@@ -290,14 +290,34 @@ func (s *Service) ListAudit(ctx context.Context, req *butlerv1.ListAuditRequest)
 	return out, nil
 }
 
-func matches(i *butlerv1.AuditItem, req *butlerv1.ListAuditRequest, query []string) bool {
+// queryWord is a word that must occur in a fact, or the approval that it may be of instead.
+type queryWord struct{ text, id string }
+
+// queryOf splits what is searched for. The code of a request means all that is known of it: executions do not name it, and
+// older links do not either.
+func (s *Service) queryOf(query string) []queryWord {
+	var out []queryWord
+	for _, text := range strings.Fields(strings.ToLower(query)) {
+		word := queryWord{text: text}
+		if code := strings.ToUpper(text); approval.ValidCode(code) {
+			var found bool
+			if word.id, found = s.book.withCode(code); !found {
+				word.id = s.book.lately(code)
+			}
+		}
+		out = append(out, word)
+	}
+	return out
+}
+
+func matches(i *butlerv1.AuditItem, req *butlerv1.ListAuditRequest, query []queryWord) bool {
 	if req.GetApprovalId() != "" && i.GetApprovalId() != req.GetApprovalId() ||
 		req.GetActorId() != 0 && i.GetActor().GetId() != req.GetActorId() {
 		return false
 	}
-	text := strings.ToLower(i.GetKind() + " " + i.GetSummary() + " " + i.GetActor().GetName())
+	text := strings.ToLower(strings.Join([]string{i.GetKind(), i.GetSummary(), i.GetActor().GetName(), i.GetApprovalId()}, " "))
 	for _, word := range query {
-		if !strings.Contains(text, word) {
+		if !strings.Contains(text, word.text) && (word.id == "" || word.id != i.GetApprovalId()) {
 			return false
 		}
 	}

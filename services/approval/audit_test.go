@@ -79,6 +79,33 @@ func TestTheChainHoldsEverythingThatHappened(t *testing.T) {
 	require.Contains(t, attempts.GetEntries()[0].GetItem().GetSummary(), "not yours to decide")
 }
 
+func TestTheChainIsSearchedByCodeAndID(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a, b := r.ask("bob", "rm x"), r.ask("bob", "rm y")
+	_, err := r.word("bob", a.GetCode(), true)
+	require.Error(t, err)
+	a, err = r.word("alice", a.GetId(), true)
+	require.NoError(t, err)
+	_, err = r.ConfirmUse(r.ctx(), r.take(a, nil))
+	require.NoError(t, err)
+	r.settled()
+	find := func(query string) []string {
+		found, err := r.ListAudit(r.ctx(), &butlerv1.ListAuditRequest{Query: query})
+		require.NoError(t, err)
+		for _, e := range found.GetEntries() {
+			require.NotEqual(t, b.GetId(), e.GetItem().GetApprovalId())
+		}
+		return kinds(found)
+	}
+	all := []string{"requested", "attempt", "approved", "taken"}
+	require.ElementsMatch(t, all, find(strings.ToLower(a.GetCode())))
+	require.ElementsMatch(t, []string{"requested", "approved", "taken"}, find(a.GetId()), "an attempt by the code names the code")
+	require.Equal(t, []string{"approved"}, find(a.GetCode()+" approved alice"))
+	problems, _ := r.findings()
+	require.Empty(t, problems)
+}
+
 // tampered gives a rig with some history, after change was made to the links and events as somebody with all rights on NATS
 // could make it.
 func tampered(t *testing.T, change func(r *rig, links []bus.Stored)) []string {

@@ -62,10 +62,14 @@ func (s *Service) decide(ctx context.Context, req *butlerv1.DecideApprovalReques
 		if err != nil {
 			return nil, err
 		}
+		if a.GetStatus() != approval.Pending && concerns(a, person, everybody) {
+			// Nobody may decide what the policy refused, or let run: that is not for want of a right.
+			return nil, fault.New(fault.Conflict, "%s", standing(a))
+		}
 		if !approval.MayDecide(a, person, everybody) {
 			return nil, fault.New(fault.Forbidden, "this approval is not yours to decide; %s may", whoMay(a, everybody))
 		}
-		if a.GetStatus() == approval.Pending && !s.now().Before(a.GetDecideBy().AsTime()) {
+		if !s.now().Before(a.GetDecideBy().AsTime()) {
 			if a, err = s.end(ctx, a, seq, approval.Expired, nil, ""); errors.Is(err, bus.ErrFenced) {
 				continue
 			} else if err != nil {
