@@ -58,6 +58,9 @@ func (t *talk) converse() error {
 // From then on the editor is the screen.
 func (t *talk) loop(ctx context.Context, editor *terminal.Editor, history *terminal.History) error {
 	t.screen = editor
+	if err := t.connect(ctx); err != nil {
+		return err
+	}
 	t.display(fmt.Sprintf(t.app.say(
 		"Butler at %s. /help shows what Butler can do, /chat what this terminal can, Ctrl-D leaves.\n",
 		"Butler 位于 %s。/help 查看 Butler 的功能，/chat 查看此终端的用法，Ctrl-D 离开。\n"), t.client.Server()))
@@ -84,7 +87,10 @@ func (t *talk) loop(ctx context.Context, editor *terminal.Editor, history *termi
 			return err
 		}
 		switch {
-		case strings.TrimSpace(line) == "" && !c.busy(): // a program may wait for an empty line; the server says so if none does
+		case strings.TrimSpace(line) == "":
+			if c.busy() { // a program may wait for it
+				t.notice("%s", t.app.say("an empty line is not sent; /key Enter presses Enter", "空行不会发送；/key Enter 可按下回车"))
+			}
 			continue
 		case len(line) > chat.MaxText:
 			t.notice(t.app.say("the message is longer than %d KiB: make it shorter", "消息超过 %d KiB，请缩短"), chat.MaxText>>10)

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/coder/websocket"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -397,6 +400,67 @@ func TestOutputIsShownOnce(t *testing.T) {
 	for _, text := range []string{"", "console\n", "```console\n", "```console\n$ ls\n", "```console\n$ ls\n```\nexit 0", "a console\nb"} {
 		assert.Equal(t, text, withoutOutput(text, "x"))
 	}
+}
+
+// TestNothingIsSentAfterAnInterruption enters lines while the gateway does not take them: once the command that they were for
+// is stopped, they are not sent.
+func TestNothingIsSentAfterAnInterruption(t *testing.T) {
+	t.Parallel()
+	type frame struct {
+		LocalID string `json:"local_id"`
+		Payload string `json:"payload"`
+	}
+	got := make(chan frame, 10)
+	stopped := make(chan struct{})
+	h := fakeGateway(t, map[string]http.HandlerFunc{
+		"/api/ws": func(w http.ResponseWriter, r *http.Request) {
+			ws, err := websocket.Accept(w, r, nil)
+			if err != nil {
+				return
+			}
+			defer ws.CloseNow() //nolint:errcheck // the test is over
+			send := func(format string, args ...any) {
+				_ = ws.Write(r.Context(), websocket.MessageText, fmt.Appendf(nil, format, args...))
+			}
+			for {
+				_, data, err := ws.Read(r.Context())
+				if err != nil {
+					return
+				}
+				var f frame
+				assert.NoError(t, json.Unmarshal(data, &f))
+				if f.Payload != "second" { // that one never comes into the log
+					send(`{"type":"CHAT","local_id":%q,"conversation_id":1,"payload":%q}`, f.LocalID, f.Payload)
+				}
+				answer := func() {
+					send(`{"type":"CHAT","local_id":"x","reply_to_local_id":%q,"conversation_id":1,"status":"answered","payload":"end of %s"}`, f.LocalID, f.Payload)
+				}
+				switch f.Payload {
+				case "first":
+					go func() { <-stopped; answer() }()
+				case "fourth":
+					answer()
+				}
+				got <- f
+			}
+		},
+		"/api/chat/stop": func(http.ResponseWriter, *http.Request) { close(stopped) },
+	})
+	s := h.sit()
+	s.press("first\r")
+	assert.Equal(t, "first", (<-got).Payload)
+	s.press("second\r")
+	assert.Equal(t, "second", (<-got).Payload)
+	s.press("third\r")
+	s.until("› third\n")
+	s.press("fou\x03\x03") // the first takes the line away
+	s.until("end of first")
+	s.until("what was entered after it was not sent")
+	s.press("fourth\r")
+	s.until("end of fourth")
+	assert.Equal(t, "fourth", (<-got).Payload)
+	s.leave()
+	assert.Empty(t, got)
 }
 
 func TestCtrlCOnAQuestionIsAnInterruption(t *testing.T) {
