@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	"github.com/butlerhub/butler/services/butler/client"
@@ -83,8 +84,9 @@ type chatLine struct {
 	Code           string          `json:"code,omitempty"`      // approval
 }
 
-// maxStreamed bounds what is kept of the output that was shown, in bytes.
-const maxStreamed = 1 << 20
+// keepStreamed bounds what is kept of the begin and of the end of the output that was shown, in bytes each: more than an
+// answer has of either.
+const keepStreamed = 128 << 10
 
 // printer shows an answer while it comes in.
 type printer struct {
@@ -95,7 +97,7 @@ type printer struct {
 	live         bool          // pieces are shown as they come
 
 	shown    strings.Builder // of the answer, as it came
-	streamed strings.Builder // of the output of commands, as it came
+	streamed []byte          // of the output of commands, as it came; without its middle when it is long
 	waited   bool            // for an approval: what comes after it goes on, and does not begin again
 }
 
@@ -176,8 +178,9 @@ func (p *printer) Output(id, piece string) {
 		return
 	}
 	if p.live {
-		if p.streamed.Len()+len(piece) <= maxStreamed {
-			p.streamed.WriteString(piece)
+		p.streamed = append(p.streamed, piece...)
+		if len(p.streamed) > 4*keepStreamed {
+			p.streamed = append(p.streamed[:keepStreamed], p.streamed[len(p.streamed)-keepStreamed:]...)
 		}
 		p.print(piece)
 	}
@@ -213,13 +216,16 @@ func (p *printer) final(answer client.Answer) {
 		p.talk.endLine()
 		rest = answer.Text
 	}
-	if cut := withoutOutput(rest, p.streamed.String()); cut != rest {
+	if cut := withoutOutput(rest, string(p.streamed)); cut != rest {
 		p.talk.endLine() // of the output
 		rest = cut
 	}
 	p.print(rest)
 	p.talk.endLine()
 }
+
+// cutMark stands in an answer where long output is cut, as shell-runner writes it.
+var cutMark = regexp.MustCompile(`\[… \d+ bytes[^\]\n]* …\]\n`)
 
 // withoutOutput takes the block with a command's output out of an answer, when just that was shown while it came in.
 func withoutOutput(answer, streamed string) string {
@@ -234,9 +240,13 @@ func withoutOutput(answer, streamed string) string {
 	}
 	block, after, ended := strings.Cut(answer[at+len(language):], "\n"+marks+"\n")
 	command, output, several := strings.Cut(block, "\n") // "$ command", and what it printed
-	output = strings.TrimSpace(output)
-	if !ended || !several || !strings.HasPrefix(command, "$ ") || output == "" || !strings.Contains(streamed, output) {
+	if !ended || !several || !strings.HasPrefix(command, "$ ") || strings.TrimSpace(output) == "" {
 		return answer
+	}
+	for _, part := range cutMark.Split(output, -1) {
+		if !strings.Contains(streamed, strings.TrimSpace(part)) {
+			return answer
+		}
 	}
 	return answer[:at-len(marks)] + after
 }

@@ -396,6 +396,9 @@ func TestOutputIsShownOnce(t *testing.T) {
 	assert.Equal(t, "exit 0 · `/srv`", withoutOutput(answer, "a\nb\n"))
 	assert.Equal(t, answer, withoutOutput(answer, "a\n"), "not all of it was shown")
 	assert.Equal(t, answer, withoutOutput(answer, ""))
+	const long = "```console\n$ ls\na\n\n[… 12 bytes; all of it is in the log …]\nz\n```\nexit 0"
+	assert.Equal(t, "exit 0", withoutOutput(long, "a\nb\nc\nz\n"))
+	assert.Equal(t, long, withoutOutput(long, "a\nb\n"), "its end was not shown")
 	assert.Equal(t, "before\nafter", withoutOutput("before\n````console\n$ cat x\n```\n````\nafter", "```\n"))
 	for _, text := range []string{"", "console\n", "```console\n", "```console\n$ ls\n", "```console\n$ ls\n```\nexit 0", "a console\nb"} {
 		assert.Equal(t, text, withoutOutput(text, "x"))
