@@ -105,6 +105,8 @@ the settings file. All settings: ` + "`butler config`" + `.`,
 	add("operate", a.doctorCommand(), a.configCommand(), a.guardCommand(), a.auditCommand(), a.replayCommand(), a.natsConfigCommand(), a.versionCommand())
 	root.SetHelpCommandGroupID("operate")
 	root.SetCompletionCommandGroupID("operate")
+	strictHelp(root)
+	explainArguments(root)
 	return root
 }
 
@@ -210,12 +212,32 @@ func (a *app) language() string {
 		if locale == "" {
 			continue
 		}
-		if lang, _, _ := strings.Cut(locale, "_"); lang == "en" || lang == "zh" {
+		lang, _, _ := strings.Cut(locale, "_") // zh_CN.UTF-8, zh.UTF-8, zh-Hans, zh@pinyin
+		if i := strings.IndexAny(lang, ".-@"); i >= 0 {
+			lang = lang[:i]
+		}
+		if lang == "en" || lang == "zh" {
 			return lang
 		}
 		return ""
 	}
 	return ""
+}
+
+// say gives a text in the language of the locale.
+func (a *app) say(en, zh string) string {
+	if a.language() == "zh" {
+		return zh
+	}
+	return en
+}
+
+// sentence is how an error is told, in the language of the locale as far as there is one.
+func (a *app) sentence(err error) string {
+	if errors.Is(err, errInterrupted) || errors.Is(err, context.Canceled) {
+		return a.say("interrupted", "已中断")
+	}
+	return sentence(err)
 }
 
 // client gives a client with the token of BUTLER_TOKEN or of the last `butler login`.
@@ -277,11 +299,15 @@ func (a *app) printJSON(v any) error {
 	return enc.Encode(v)
 }
 
-// table writes rows in columns.
-func (a *app) table(header string, rows func(row func(cells ...any))) error {
+// table writes rows in columns, and none as a sentence.
+func (a *app) table(header, none string, rows func(row func(cells ...any))) error {
 	w := tabwriter.NewWriter(a.out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, header)
+	written := false
 	rows(func(cells ...any) {
+		if !written {
+			fmt.Fprintln(w, header)
+			written = true
+		}
 		for i, c := range cells {
 			if i > 0 {
 				fmt.Fprint(w, "\t")
@@ -290,6 +316,9 @@ func (a *app) table(header string, rows func(row func(cells ...any))) error {
 		}
 		fmt.Fprintln(w)
 	})
+	if !written {
+		fmt.Fprintln(w, none)
+	}
 	return w.Flush()
 }
 
@@ -331,7 +360,7 @@ const maxPasswordLine = 4 << 10
 func (a *app) secret(prompt string, confirm bool) (string, error) {
 	fd, ok := terminalOf(a.in)
 	if !ok {
-		return a.line()
+		return a.line("a password, for “" + strings.TrimSuffix(prompt, ": ") + "”,")
 	}
 	first, err := a.hidden(fd, prompt)
 	if err != nil || !confirm {
@@ -376,8 +405,8 @@ func (a *app) hidden(fd int, prompt string) (string, error) {
 	return string(data), err
 }
 
-// line reads one line of standard input, byte by byte: what follows is another's.
-func (a *app) line() (string, error) {
+// line reads one line of standard input, byte by byte: what follows is another's. what says what it holds.
+func (a *app) line(what string) (string, error) {
 	var line []byte
 	buf := make([]byte, 1)
 	for len(line) <= maxPasswordLine {
@@ -390,7 +419,7 @@ func (a *app) line() (string, error) {
 		}
 		if errors.Is(err, io.EOF) {
 			if len(line) == 0 {
-				return "", usagef("standard input ended: a line was expected there")
+				return "", usagef("standard input ended: %s was expected there, as a line", what)
 			}
 			return string(line), nil
 		}

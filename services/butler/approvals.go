@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/butlerhub/butler/pkg/fault"
 	"github.com/butlerhub/butler/services/butler/client"
+	"github.com/butlerhub/butler/services/butler/terminal"
 )
 
 func (a *app) approvalsCommand() *cobra.Command {
@@ -36,6 +38,9 @@ pending, or by its id.`,
 	return cmd
 }
 
+// approvalStatuses are what the list can be asked for, as its help names them.
+var approvalStatuses = []string{"pending", "approved", "denied", "expired", "withdrawn", "refused", "all"}
+
 func (a *app) approvalsList() *cobra.Command {
 	var filter client.ApprovalFilter
 	cmd := &cobra.Command{
@@ -46,7 +51,10 @@ func (a *app) approvalsList() *cobra.Command {
 			if filter.Limit < 1 || filter.Limit > 200 {
 				return usagef("--limit must be from 1 to 200")
 			}
-			if filter.Status == "all" {
+			if !slices.Contains(approvalStatuses, strings.ToLower(filter.Status)) {
+				return usagef("--status must be %s or all, not %q", strings.Join(approvalStatuses[:len(approvalStatuses)-1], ", "), filter.Status)
+			}
+			if strings.EqualFold(filter.Status, "all") {
 				filter.Status = ""
 			}
 			return a.with(func(ctx context.Context, c *client.Client) error {
@@ -54,10 +62,18 @@ func (a *app) approvalsList() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if page.Stale {
+					fmt.Fprintf(a.err, "butler: %s\n", a.say("the approval service does not answer: this list may be out of date, and nothing can be decided now",
+						"审批服务没有响应：此列表可能不是最新的，现在也无法审批"))
+				}
 				if a.json {
 					return a.printJSON(page.Raw)
 				}
-				return a.table("CODE\tSTATUS\tASKED\tFOR\tRISK\tWHERE\tCOMMAND", func(row func(...any)) {
+				none := a.say("There are no such requests.", "没有这样的请求。")
+				if filter.Status == "pending" {
+					none = a.say("No request waits for a decision.", "没有等待决定的请求。")
+				}
+				return a.table("CODE\tSTATUS\tASKED\tFOR\tRISK\tWHERE\tCOMMAND", none, func(row func(...any)) {
 					for _, r := range page.Items {
 						status := r.Status
 						if r.Pending() && r.MayDecide {
@@ -147,7 +163,7 @@ func (a *app) decide(id string, d client.Decision) error {
 		if a.json {
 			return a.printJSON(raw)
 		}
-		fmt.Fprintf(a.out, "%s %s: %s\n", r.Code, approvalWords(r), commandLine(r))
+		fmt.Fprintf(a.out, "%s %s: %s\n", r.Code, a.approvalWords(r), commandLine(r))
 		return nil
 	})
 }
@@ -157,7 +173,8 @@ func (a *app) approvalsWatch() *cobra.Command {
 		Use:   "watch",
 		Short: "Follow requests as they come, and decide about them",
 		Long: `Shows the requests that are pending, and what comes and changes from now on, until Ctrl-C. In a terminal it asks
-about each that waits for you: y approves, n denies (with a reason, if you like), Enter leaves it for later.
+about each that waits for you: y approves, n denies, Enter leaves it for later; a reason may follow on the same line, as in
+“n not today”. What others have to decide is shown, and not asked about.
 With --json each line is one request as it stands.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -200,8 +217,10 @@ func (a *app) watch(ctx context.Context, c *client.Client, asking bool, pause ti
 			case <-ctx.Done():
 			}
 		},
-		Lost:  func(error) { fmt.Fprintln(a.err, "butler: connection lost, trying again…") },
-		Back:  func() { fmt.Fprintln(a.err, "butler: connected again") },
+		Lost: func(error) {
+			fmt.Fprintln(a.err, "butler: "+a.say("connection lost, trying again…", "连接已断开，正在重试……"))
+		},
+		Back:  func() { fmt.Fprintln(a.err, "butler: "+a.say("connected again", "已重新连接")) },
 		Ended: func(err error) { broken <- err },
 	})
 	if err != nil {
@@ -209,7 +228,7 @@ func (a *app) watch(ctx context.Context, c *client.Client, asking bool, pause ti
 	}
 	defer func() { leave(); feed.Close() }() // the feed waits for whom it tells
 	if !a.json {
-		fmt.Fprintf(a.err, "butler: watching requests for approval at %s; Ctrl-C leaves\n", c.Server())
+		fmt.Fprintf(a.err, a.say("butler: watching requests for approval at %s; Ctrl-C leaves\n", "butler: 正在关注 %s 的审批请求，Ctrl-C 离开\n"), c.Server())
 	}
 	w := &watching{app: a, client: c, pause: pause, seen: map[string]client.Approval{}}
 	if asking {
@@ -234,7 +253,9 @@ func (a *app) watch(ctx context.Context, c *client.Client, asking bool, pause ti
 			}
 			if next != nil {
 				w.answer(ctx, *next, line)
-			} // what was typed before a question stood there answers none
+			} else {
+				w.unasked(line)
+			}
 		}
 	}
 }
@@ -279,10 +300,26 @@ func (w *watching) tell(n approvalNews) {
 		w.app.printApproval(r)
 		fmt.Fprintln(w.app.out)
 	default:
-		fmt.Fprintf(w.app.out, "%s %s: %s\n", r.Code, approvalWords(r), commandLine(r))
+		fmt.Fprintf(w.app.out, "%s %s: %s\n", r.Code, w.app.approvalWords(r), commandLine(r))
 	}
-	if r.Pending() && r.MayDecide {
+	switch {
+	case r.Pending() && r.MayDecide:
 		w.open = append(w.open, r)
+	case r.Pending():
+		fmt.Fprintf(w.app.out, "%s: %s\n", r.Code, w.app.othersDecide(r))
+	}
+}
+
+// unasked says of what was typed while no question stood there that it decides nothing.
+func (w *watching) unasked(line string) {
+	if strings.TrimSpace(line) == "" {
+		return
+	}
+	fmt.Fprintln(w.app.out, w.app.say("Nothing here waits for your word, so nothing was decided.", "这里没有等待您决定的请求，什么也没有决定。"))
+	for _, r := range w.seen {
+		if r.Pending() && !r.MayDecide {
+			fmt.Fprintf(w.app.out, "%s: %s\n", r.Code, w.app.othersDecide(r))
+		}
 	}
 }
 
@@ -294,14 +331,15 @@ func (w *watching) prompt(r client.Approval) {
 	if w.about != r.ID {
 		w.about, w.since = r.ID, time.Now()
 	}
-	fmt.Fprintf(w.app.out, "Allow %s? [y/n, Enter for later] ", r.Code)
+	fmt.Fprintf(w.app.out, w.app.say("Allow %s? [y/n, a reason may follow: n not today; Enter for later] ",
+		"允许 %s 吗？[y/n，可加理由：n 今天不行；回车表示稍后] "), r.Code)
 }
 
 // answer takes what a person typed about a request.
 func (w *watching) answer(ctx context.Context, r client.Approval, line string) {
 	w.prompted = ""
 	if time.Since(w.since) < w.pause {
-		fmt.Fprintln(w.app.out, "That was typed before this question could be read; answer again.")
+		fmt.Fprintln(w.app.out, w.app.say("That was typed before this question could be read; answer again.", "这是在看清问题之前输入的，请重新回答。"))
 		return
 	}
 	w.about = ""
@@ -317,7 +355,7 @@ func (w *watching) answer(ctx context.Context, r client.Approval, line string) {
 	}
 	w.open = w.open[1:]
 	if _, _, err := w.client.Decide(ctx, r.ID, d); err != nil && ctx.Err() == nil {
-		fmt.Fprintf(w.app.err, "butler: %s: %s\n", r.Code, sentence(err))
+		fmt.Fprintf(w.app.err, "butler: %s: %s\n", r.Code, w.app.sentence(err))
 		if fault.ClassOf(err) == fault.Transient {
 			w.open = append([]client.Approval{r}, w.open...)
 		}
@@ -337,53 +375,72 @@ func readLines(in io.Reader) <-chan string {
 	return lines
 }
 
+// nameWidth is how wide the names of a request's fields are, in columns.
+const nameWidth = 10
+
 // printApproval shows a request to a person.
 func (a *app) printApproval(r client.Approval) {
-	row := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(a.out, "  %-10s %s\n", name, strings.ReplaceAll(visibleText(value), "\n", "\n             "))
+	row := func(en, zh, value string) {
+		if value == "" {
+			return
 		}
+		name, columns := a.say(en, zh), 0
+		for _, c := range name {
+			columns += terminal.Columns(c)
+		}
+		fmt.Fprintf(a.out, "  %s%s %s\n", name, strings.Repeat(" ", max(0, nameWidth-columns)),
+			strings.ReplaceAll(visibleText(value), "\n", "\n"+strings.Repeat(" ", nameWidth+3)))
 	}
-	head := fmt.Sprintf("%s  %s", r.Code, approvalWords(r))
+	head := fmt.Sprintf("%s  %s", r.Code, a.approvalWords(r))
 	if r.Pending() && r.DecideBy != nil {
-		head += fmt.Sprintf(", %s left", time.Until(*r.DecideBy).Round(time.Second))
+		head += fmt.Sprintf(a.say(", %s left", "，还有 %s"), time.Until(*r.DecideBy).Round(time.Second))
 	}
 	fmt.Fprintln(a.out, oneLine(head))
-	row("command", r.Command)
-	row("where", where(r))
-	row("program", r.Program)
-	row("for", r.Requester.Name+", "+map[string]string{"person": "who typed it", "model": "proposed by the model", "agent": "proposed by an agent"}[r.Proposer])
-	row("why", r.Why)
-	row("risk", r.Risk)
+	row("command", "命令", r.Command)
+	row("where", "位置", where(r))
+	row("program", "程序", r.Program)
+	row("for", "请求人", r.Requester.Name+a.say(", ", "，")+map[string]string{
+		"person": a.say("who typed it", "本人输入"), "model": a.say("proposed by the model", "由模型提出"), "agent": a.say("proposed by an agent", "由代理提出"),
+	}[r.Proposer])
+	row("why", "原因", r.Why)
+	row("risk", "风险", r.Risk)
 	for _, reason := range r.Reasons {
-		text := reason.Text
-		if a.language() == "zh" {
-			text = cmp.Or(reason.TextZH, text)
-		}
-		row("", "- "+text)
+		row("", "", "- "+a.say(reason.Text, cmp.Or(reason.TextZH, reason.Text)))
 	}
 	for _, u := range r.Untrusted {
-		row("beware", fmt.Sprintf("text from outside came before, from %s: %s", u.Name, clip(u.Excerpt, 200)))
+		row("beware", "注意", fmt.Sprintf(a.say("text from outside came before, from %s: %s", "此前读到了外部文本，来自 %s：%s"), u.Name, clip(u.Excerpt, 200)))
 	}
 	for _, e := range r.Edits {
-		row("edited", fmt.Sprintf("%s changed it; before: %s", e.By.Name, e.Command))
+		row("edited", "修改", fmt.Sprintf(a.say("%s changed it; before: %s", "%s 修改过；之前是：%s"), e.By.Name, e.Command))
 	}
 	for _, d := range r.Decisions {
-		who, said := cmp.Or(d.By.Name, "the policy"), "approved"
+		who, said := cmp.Or(d.By.Name, a.say("the policy", "策略")), a.say("approved", "已批准")
 		if !d.Approved {
-			said = "denied"
+			said = a.say("denied", "已拒绝")
 		}
 		text := fmt.Sprintf("%s %s %s", who, said, when(d.At))
 		if d.Reason != "" {
-			text += ": " + d.Reason
+			text += a.say(": ", "：") + d.Reason
 		}
-		row("decided", text)
+		row("decided", "决定", text)
 	}
-	row("failure", r.Failure)
+	row("failure", "失败", r.Failure)
 	if r.Outcome != nil {
-		row("output", strings.TrimRight(r.Outcome.Output, "\n"))
+		row("output", "输出", strings.TrimRight(r.Outcome.Output, "\n"))
 	}
-	row("id", r.ID)
+	row("id", "id", r.ID)
+}
+
+// othersDecide says who decides about a request that is not this person's to decide.
+func (a *app) othersDecide(r client.Approval) string {
+	who := a.say("not yours to decide; somebody whom the policy allows has to", "不由您决定，需由策略允许的人决定")
+	if r.Rule != "" {
+		who = fmt.Sprintf(a.say("not yours to decide; those decide whom the policy's rule “%s” names", "不由您决定，由策略规则“%s”指定的人决定"), r.Rule)
+	}
+	if r.Quorum > 1 {
+		who += fmt.Sprintf(a.say(" (%d of %d agreed)", "（%d/%d 人已同意）"), r.Agreed, r.Quorum)
+	}
+	return oneLine(who)
 }
 
 // where says where a request would be done.
@@ -407,30 +464,34 @@ func commandLine(r client.Approval) string {
 }
 
 // approvalWords says how a request stands.
-func approvalWords(r client.Approval) string {
+func (a *app) approvalWords(r client.Approval) string {
 	switch r.Status {
 	case "PENDING":
 		if r.Quorum > 1 {
-			return fmt.Sprintf("pending, %d of %d agreed", r.Agreed, r.Quorum)
+			return fmt.Sprintf(a.say("pending, %d of %d agreed", "等待中，%d/%d 人已同意"), r.Agreed, r.Quorum)
 		}
-		return "pending"
+		return a.say("pending", "等待中")
+	case "APPROVED":
+		return a.say("approved", "已批准")
 	case "REJECTED":
-		return "denied"
+		return a.say("denied", "已拒绝")
 	case "EXPIRED":
-		return "expired: nobody decided in time"
+		return a.say("expired: nobody decided in time", "已过期：没有人及时决定")
+	case "WITHDRAWN":
+		return a.say("withdrawn", "已撤回")
 	case "REFUSED":
-		return "refused by the policy"
+		return a.say("refused by the policy", "被策略拒绝")
 	case "EXECUTING":
-		return "is running"
+		return a.say("is running", "正在运行")
 	case "EXECUTED":
 		if r.Outcome != nil && r.Outcome.StatusKnown {
-			return fmt.Sprintf("ended with exit status %d", r.Outcome.ExitStatus)
+			return fmt.Sprintf(a.say("ended with exit status %d", "已结束，退出码 %d"), r.Outcome.ExitStatus)
 		}
-		return "ended"
+		return a.say("ended", "已结束")
 	case "FAILED":
-		return "was approved and not run"
+		return a.say("was approved and not run", "已批准但没有运行")
 	case "UNKNOWN":
-		return "has an unknown outcome: it may have run"
+		return a.say("has an unknown outcome: it may have run", "结果未知：可能已经运行")
 	}
 	return strings.ToLower(r.Status)
 }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os/exec"
 	"strings"
 	"sync"
@@ -106,7 +108,9 @@ func TestApprovalsOnTheCommandLine(t *testing.T) {
 		assert.Contains(t, shown, words)
 	}
 	zh := newHome(t, append(h.more, "HOME="+h.dir, "BUTLER_DATA_DIR="+h.data(), "LANG=zh_CN.UTF-8")...)
-	assert.Contains(t, zh.ok("", "approvals", "show", "K7QF"), "它会删除整个目录。")
+	for _, words := range []string{"它会删除整个目录。", "K7QF  等待中", "  命令       rm -rf", "由模型提出"} {
+		assert.Contains(t, zh.ok("", "approvals", "show", "K7QF"), words)
+	}
 
 	said := h.ok("", "approvals", "approve", "K7QF", "--reason", "go on")
 	assert.Contains(t, said, "K7QF approved: rm -rf")
@@ -125,7 +129,9 @@ func TestApprovalsOnTheCommandLine(t *testing.T) {
 	assert.Equal(t, exitFailed, h.run("", "approvals", "show", uuid.NewString()).code)
 	assert.Equal(t, exitUsage, h.run("", "approvals", "approve", "K7QF", "--edit", " ").code)
 	assert.Equal(t, exitUsage, h.run("", "approvals", "list", "--limit", "0").code)
-	assert.Equal(t, exitFailed, h.run("", "approvals", "list", "--status", "nonsense").code)
+	nonsense := h.run("", "approvals", "list", "--status", "nonsense")
+	assert.Equal(t, exitUsage, nonsense.code)
+	assert.Contains(t, nonsense.err, "pending, approved, denied, expired, withdrawn, refused or all")
 
 	second := k.ask("M2PX", "reboot")
 	h.listed("M2PX")
@@ -140,8 +146,7 @@ func TestApprovalsOnTheCommandLine(t *testing.T) {
 	h.ok("password of bob\n", "users", "add", "bob")
 	bob := newHome(t, h.more[len(h.more)-1])
 	bob.ok("password of bob\n", "login", "bob")
-	assert.Contains(t, bob.ok("", "approvals", "list"), "CODE")
-	assert.NotContains(t, bob.ok("", "approvals", "list"), "R4TN")
+	assert.Equal(t, "No request waits for a decision.\n", bob.ok("", "approvals", "list"))
 	assert.Equal(t, exitFailed, bob.run("", "approvals", "show", third.GetId()).code)
 	assert.Equal(t, exitUnauthorized, bob.run("", "approvals", "approve", third.GetId()).code)
 	assert.Equal(t, exitUnauthorized, bob.run("", "audit", "list").code)
@@ -212,9 +217,10 @@ func TestAnsweringWhileWatching(t *testing.T) {
 	h := newHome(t)
 	h.up()
 	k := h.asker()
-	first := k.ask("K7QF", "reboot")
-	second := k.ask("M2PX", "halt")
-	h.listed("M2PX")
+	foreign := k.ask("Q3HD", "mount /dev/sdb1", func(a *butlerv1.Approval) {
+		a.Policy = &butlerv1.ApprovalPolicy{Rule: "disks", Action: "ask", Quorum: 1, People: []int64{99}, Requester: approval.RequesterNever}
+	})
+	h.listed("Q3HD")
 	var mu sync.Mutex
 	var screen bytes.Buffer
 	in, typed := io.Pipe()
@@ -234,9 +240,16 @@ func TestAnsweringWhileWatching(t *testing.T) {
 			return strings.HasSuffix(screen.String(), words)
 		})
 	}
-	asked("Allow K7QF? [y/n, Enter for later] ")
+	const others = "Q3HD: not yours to decide; those decide whom the policy's rule “disks” names\n"
+	asked(others)
 	_, _ = typed.Write([]byte("y\n"))
-	asked("Allow M2PX? [y/n, Enter for later] ")
+	asked("Nothing here waits for your word, so nothing was decided.\n" + others)
+	first := k.ask("K7QF", "reboot")
+	asked("Allow K7QF? [y/n, a reason may follow: n not today; Enter for later] ")
+	second := k.ask("M2PX", "halt")
+	h.listed("M2PX")
+	_, _ = typed.Write([]byte("y\n"))
+	asked("Allow M2PX? [y/n, a reason may follow: n not today; Enter for later] ")
 	_, _ = typed.Write([]byte("n too late\n"))
 	eventually(t, "the end is shown", func() bool {
 		mu.Lock()
@@ -249,7 +262,55 @@ func TestAnsweringWhileWatching(t *testing.T) {
 		return k.now(first.GetId()).GetStatus() != approval.Pending && k.now(second.GetId()).GetStatus() != approval.Pending
 	})
 	assert.Equal(t, approval.Approved, k.now(first.GetId()).GetStatus())
+	assert.Equal(t, approval.Pending, k.now(foreign.GetId()).GetStatus())
 	denied := k.now(second.GetId())
 	assert.Equal(t, approval.Denied, denied.GetStatus())
 	assert.Equal(t, "too late", denied.GetDecisions()[0].GetReason())
+}
+
+// fakeGateway answers with what a gateway would, in a state that a test cannot bring about.
+func fakeGateway(t *testing.T, answers map[string]http.HandlerFunc) *home {
+	t.Helper()
+	mux := http.NewServeMux()
+	for path, answer := range answers {
+		mux.HandleFunc(path, answer)
+	}
+	srv := httptest.NewServer(mux)
+	t.Cleanup(srv.Close)
+	return newHome(t, "BUTLER_SERVER="+srv.URL, "BUTLER_TOKEN=token")
+}
+
+func TestAListThatMayBeOutOfDateSaysSo(t *testing.T) {
+	t.Parallel()
+	h := fakeGateway(t, map[string]http.HandlerFunc{"/api/approvals": func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Butler-Stale", "true")
+		_, _ = w.Write([]byte("[]"))
+	}})
+	for _, args := range [][]string{{"approvals", "list"}, {"approvals", "list", "--json"}} {
+		r := h.run("", args...)
+		assert.Equal(t, exitOK, r.code)
+		assert.Contains(t, r.err, "may be out of date")
+	}
+	h.more = append(h.more, "LANG=zh.UTF-8")
+	assert.Contains(t, h.run("", "approvals", "list").err, "可能不是最新的")
+}
+
+func TestWhatIsSaidOfARequest(t *testing.T) {
+	t.Parallel()
+	var out, errs bytes.Buffer
+	a := newApp(nil, &out, &errs, nil)
+	tell := func(r client.Approval) string {
+		errs.Reset()
+		p := &printer{talk: &talk{app: a, screen: &out}}
+		p.Approval(r)
+		return errs.String()
+	}
+	pending := client.Approval{Code: "K7QF", Status: "PENDING", Command: "reboot", Host: "web1", Quorum: 2, Agreed: 1, Rule: "servers"}
+	assert.Equal(t, "butler: waiting for approval K7QF: reboot (web1); not yours to decide; those decide whom the policy's rule “servers” names "+
+		"(1 of 2 agreed)\n", tell(pending))
+	pending.MayDecide = true
+	assert.Contains(t, tell(pending), "decide with `butler approvals approve K7QF`")
+	assert.Equal(t, "butler: rm -rf / (web1): refused by the policy\n", tell(client.Approval{Status: "REFUSED", Command: "rm -rf /", Host: "web1"}))
+	a.environ = []string{"LC_ALL=zh_CN.UTF-8"}
+	assert.Contains(t, tell(pending), "等待审批 K7QF")
 }

@@ -45,7 +45,7 @@ func (a *app) auditList() *cobra.Command {
 				if a.json {
 					return a.printJSON(page.Raw)
 				}
-				return a.table("LINK\tWHEN\tWHO\tWHAT\tSUMMARY", func(row func(...any)) {
+				return a.table("LINK\tWHEN\tWHO\tWHAT\tSUMMARY", "Nothing in the chain is like that.", func(row func(...any)) {
 					for _, e := range page.Items {
 						who := e.Actor.Name
 						if who == "" {

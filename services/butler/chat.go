@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -33,8 +34,10 @@ func (a *app) chatCommand() *cobra.Command {
 		Use:   "chat [QUESTION...]",
 		Short: "Talk to Butler in the terminal, or ask one question",
 		Long: `Without a question and in a terminal, a conversation: Enter sends, Alt-Enter is a new line, the arrow keys
-bring back what was said before, Ctrl-C stops an answer and, at the prompt, leaves, as Ctrl-D does. /help shows
-the rest.
+bring back what was said before. What you enter while an answer is awaited is sent at once: approve a command, or
+write what a program asks for. Ctrl-C clears the line; with an empty line it stops the oldest answer that is awaited
+(twice: no longer waits for it), and leaves when there is none, as Ctrl-D does. Slash words such as /shell and /help
+are Butler's; /new, /list, /open and /quit are this terminal's, and /chat shows them.
 
 With a question, or with standard input that is not a terminal, one question is asked and its answer printed;
 "-" stands for standard input within a question. In a terminal the answer is printed while it comes in, else
@@ -157,15 +160,19 @@ func (a *app) chatClient(typed bool) (*client.Client, error) {
 
 // talk is one run of `butler chat`.
 type talk struct {
-	app          *app
-	client       *client.Client
-	feed         *client.Feed // nil until it is needed
-	conversation int64        // 0 for the default one
-	screen       io.Writer
+	app    *app
+	client *client.Client
+	feed   *client.Feed // nil until it is needed
+	screen io.Writer    // in a conversation a *terminal.Editor
 
-	mu     sync.Mutex
-	lost   bool // the connection is lost and that was said
-	asking bool
+	mu           sync.Mutex
+	conversation int64 // 0 for the default one
+	lost         bool  // the connection is lost and that was said
+	asking       int   // questions that are not answered
+
+	printing sync.Mutex // of what follows, and of the order on the screen
+	speaker  *printer   // whose text was shown last
+	begun    bool       // something stands in the current line of a screen that is no editor
 }
 
 func (t *talk) close() {
@@ -174,10 +181,25 @@ func (t *talk) close() {
 	}
 }
 
+// thread gives the conversation; 0 for the default one.
+func (t *talk) thread() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.conversation
+}
+
+func (t *talk) goTo(conversation int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.conversation = conversation
+}
+
 // begin makes a new conversation.
 func (t *talk) begin(ctx context.Context) error {
 	thread, err := t.client.NewThread(ctx, "")
-	t.conversation = thread.ID
+	if err == nil {
+		t.goTo(thread.ID)
+	}
 	return err
 }
 
@@ -193,11 +215,11 @@ func (t *talk) connect(ctx context.Context) error {
 func (t *talk) connectionLost(error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.asking {
+	if t.asking == 0 {
 		return // nobody waits; it comes back by itself
 	}
 	t.lost = true
-	t.notice("connection lost, trying again…")
+	t.notice("%s", t.app.say("connection lost, trying again…", "连接已断开，正在重试……"))
 }
 
 func (t *talk) connectionBack() {
@@ -205,71 +227,56 @@ func (t *talk) connectionBack() {
 	defer t.mu.Unlock()
 	if t.lost {
 		t.lost = false
-		t.notice("connected again")
+		t.notice("%s", t.app.say("connected again", "已重新连接"))
 	}
-}
-
-// notice writes a line beside the conversation.
-func (t *talk) notice(format string, args ...any) {
-	if t.app.json {
-		return
-	}
-	text := oneLine(fmt.Sprintf(format, args...))
-	if _, ok := t.screen.(*rawScreen); ok {
-		fmt.Fprintf(t.screen, "\n[%s]\n", text)
-		return
-	}
-	fmt.Fprintf(t.app.err, "butler: %s\n", text)
-}
-
-// live says whether pieces of an answer are printed as they come: not to a file or a program, where what turns out to be
-// void could not be taken back.
-func (t *talk) live() bool {
-	if _, raw := t.screen.(*rawScreen); raw {
-		return true
-	}
-	_, terminal := terminalOf(t.screen)
-	return terminal
 }
 
 // stopWait is how long the final message may take after an answer was stopped.
 const stopWait = 10 * time.Second
 
-// ask asks one question and prints its answer. Each value of stop asks Butler to stop answering; the second one gives up
-// waiting for it.
-func (t *talk) ask(ctx context.Context, question, localID string, stop <-chan struct{}) (client.Answer, error) {
+// asked is one question. Each value of stop asks Butler to stop answering; the second one gives up waiting for it.
+type asked struct {
+	text     string
+	localID  string // "" for a new one
+	stop     <-chan struct{}
+	accepted func()               // nil, or told when the question is in the log
+	echoed   func(written string) // nil, or told how it stands there
+}
+
+// ask asks a question in a conversation and prints its answer. Several may be asked at once.
+func (t *talk) ask(ctx context.Context, conversation int64, q asked) (client.Answer, error) {
 	if err := t.connect(ctx); err != nil {
 		return client.Answer{}, err
 	}
 	t.mu.Lock()
-	t.asking = true
+	t.asking++
 	t.mu.Unlock()
 	defer func() {
 		t.mu.Lock()
-		t.asking, t.lost = false, false
+		if t.asking--; t.asking == 0 {
+			t.lost = false
+		}
 		t.mu.Unlock()
 	}()
-	if localID == "" {
-		localID = client.NewLocalID()
+	if q.localID == "" {
+		q.localID = client.NewLocalID()
 	}
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	p := &printer{talk: t, accepted: make(chan struct{}), localID: localID, live: t.live()}
+	p := &printer{talk: t, asked: q, accepted: make(chan struct{}), live: t.live()}
 	var stopping sync.WaitGroup
 	defer stopping.Wait()
 	done := make(chan struct{})
 	defer close(done)
-	stopping.Go(func() { t.obeyStop(ctx, giveUp, p, stop, done) })
-	q := client.Question{LocalID: localID, ConversationID: t.conversation, Text: question}
-	answer, err := t.feed.Ask(ctx, q, p)
+	stopping.Go(func() { t.obeyStop(ctx, giveUp, p, q.stop, done) })
+	answer, err := t.feed.Ask(ctx, client.Question{LocalID: q.localID, ConversationID: conversation, Text: q.text}, p)
 	if err != nil {
-		p.breakLine()
+		t.endLine()
 		if ctx.Err() != nil {
 			err = errInterrupted
 		}
 		return client.Answer{}, err
 	}
-	t.conversation = answer.ConversationID
 	p.final(answer)
 	return answer, nil
 }
@@ -291,8 +298,8 @@ func (t *talk) obeyStop(ctx context.Context, giveUp func(error), p *printer, sto
 		case <-accepted:
 			accepted = nil
 			call, cancel := context.WithTimeout(ctx, stopWait)
-			if err := t.client.Stop(call, p.conversation, p.localID); err != nil && ctx.Err() == nil {
-				t.notice("stopping did not work: %s", sentence(err))
+			if err := t.client.Stop(call, p.conversation, p.asked.localID); err != nil && ctx.Err() == nil {
+				t.notice(t.app.say("stopping did not work: %s", "停止失败：%s"), t.app.sentence(err))
 			}
 			cancel()
 		case <-stop: // once more
@@ -320,6 +327,7 @@ func (t *talk) once(question, localID string) error {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
 	stop := make(chan struct{}, 2)
+	var interrupted atomic.Bool
 	ended := make(chan struct{})
 	defer close(ended)
 	go func() {
@@ -338,6 +346,7 @@ func (t *talk) once(question, localID string) error {
 					continue
 				}
 				last = time.Now()
+				interrupted.Store(true)
 				select {
 				case stop <- struct{}{}:
 				default:
@@ -345,79 +354,91 @@ func (t *talk) once(question, localID string) error {
 			}
 		}
 	}()
-	answer, err := t.ask(ctx, question, localID, stop)
+	answer, err := t.ask(ctx, t.thread(), asked{text: question, localID: localID, stop: stop})
 	if err != nil {
 		return err
 	}
-	if answer.Failed() {
-		if !t.app.json {
-			fmt.Fprintf(t.app.err, "butler: %s\n", notWhole(answer))
-		}
-		return errReported
+	if !answer.Failed() {
+		return nil
 	}
-	return nil
+	if !t.app.json {
+		fmt.Fprintf(t.app.err, "butler: %s\n", t.app.notWhole(answer))
+	}
+	if interrupted.Load() {
+		return errors.Join(errReported, errInterrupted)
+	}
+	return errReported
 }
 
-func notWhole(answer client.Answer) string {
+func (a *app) notWhole(answer client.Answer) string {
 	if answer.Status == "stopped" {
-		return "the answer was stopped"
+		return a.say("the answer was stopped", "回答已停止")
 	}
 	if answer.Reason == "" {
-		return "the answer failed"
+		return a.say("the answer failed", "回答失败")
 	}
-	return "the answer failed: " + oneLine(answer.Reason)
+	return a.say("the answer failed: ", "回答失败：") + oneLine(answer.Reason)
 }
 
 // errLeave ends a conversation.
 var errLeave = errors.New("leave")
 
-// command does what a line that begins with a slash says.
-func (t *talk) command(ctx context.Context, line string) error {
+// command does what a line says that is for this terminal; known is false for every other one, which is Butler's.
+func (t *talk) command(ctx context.Context, line string) (known bool, err error) {
 	name, arg, _ := strings.Cut(strings.TrimSpace(line), " ")
 	arg = strings.TrimSpace(arg)
 	switch name {
-	case "/quit", "/exit", "/q":
-		return errLeave
+	case "/quit":
+		return true, errLeave
 	case "/new":
 		if err := t.begin(ctx); err != nil {
-			return err
+			return true, err
 		}
-		fmt.Fprintf(t.screen, "New conversation %d.\n", t.conversation)
+		t.display(fmt.Sprintf(t.app.say("New conversation %d.\n", "新会话 %d。\n"), t.thread()))
 	case "/open":
 		id, err := idArg(arg)
 		if err != nil {
-			return usagef("/open needs the number of a conversation, which /list shows")
+			return true, usagef("%s", t.app.say("/open needs the number of a conversation, which /list shows", "/open 需要会话编号，用 /list 查看"))
 		}
 		if _, err := t.client.Messages(ctx, id, 0, 1); err != nil {
-			return err
+			return true, err
 		}
-		t.conversation = id
-		fmt.Fprintf(t.screen, "Conversation %d.\n", id)
+		t.goTo(id)
+		t.display(fmt.Sprintf(t.app.say("Conversation %d.\n", "会话 %d。\n"), id))
 	case "/list":
 		page, err := t.client.Threads(ctx, client.ThreadFilter{})
 		if err != nil {
-			return err
+			return true, err
 		}
+		var b strings.Builder
 		for _, thread := range page.Items[:min(len(page.Items), 20)] {
-			fmt.Fprintf(t.screen, "%6d  %s  %s\n", thread.ID, when(thread.LastMessageAt), oneLine(threadTitle(thread)))
+			fmt.Fprintf(&b, "%6d  %s  %s\n", thread.ID, when(thread.LastMessageAt), oneLine(t.app.threadTitle(thread)))
 		}
+		b.WriteString(t.app.say("* is the one that chat opens with.\n", "* 是聊天默认打开的会话。\n"))
+		t.display(b.String())
+	case "/chat":
+		t.display(t.app.say(chatHelp, chatHelpZH))
 	default:
-		fmt.Fprint(t.screen, chatHelp)
+		return false, nil
 	}
-	return nil
+	return true, nil
 }
 
 const chatHelp = `/new           begin a new conversation
 /list          show your conversations
 /open NUMBER   go on with one of them
 /quit          leave (also Ctrl-D)
-Enter sends, Alt-Enter is a new line, Ctrl-C stops an answer. To begin a message with a slash, write //.
+/help          what Butler can do; it and every other slash word, such as /shell, is sent to Butler
+Enter sends, also while an answer is awaited; Alt-Enter is a new line. Ctrl-C clears the line; in an empty one it stops the
+oldest answer that is awaited, and the second time no longer waits for it. What you write while an answer is awaited is not
+kept in the history.
 `
 
-// message turns a line into what is sent; command says that it is one.
-func message(line string) (text string, command bool) {
-	if rest, ok := strings.CutPrefix(line, "//"); ok {
-		return "/" + rest, false
-	}
-	return line, strings.HasPrefix(line, "/")
-}
+const chatHelpZH = `/new           开始新会话
+/list          列出您的会话
+/open 编号     继续其中一个
+/quit          离开（也可按 Ctrl-D）
+/help          Butler 的功能；它和其他斜杠命令（如 /shell）都会发送给 Butler
+回车发送，等待回答时也可以；Alt-回车换行。Ctrl-C 清空当前行；空行时停止最早的未完成回答，再按一次则不再等待它。
+等待回答时输入的内容不会记入历史。
+`

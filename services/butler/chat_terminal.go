@@ -1,36 +1,24 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
 	"golang.org/x/term"
 
+	"github.com/butlerhub/butler/pkg/approval"
 	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
+	"github.com/butlerhub/butler/services/butler/client"
 	"github.com/butlerhub/butler/services/butler/terminal"
 )
-
-// rawScreen writes to a terminal in raw mode, where a newline does not return to the first column.
-type rawScreen struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (r *rawScreen) Write(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if _, err := r.w.Write(bytes.ReplaceAll(p, []byte("\n"), []byte("\r\n"))); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
 
 // converse talks in a terminal until the person leaves.
 func (t *talk) converse() error {
@@ -63,64 +51,219 @@ func (t *talk) converse() error {
 		}
 		return w
 	}
-	t.screen = &rawScreen{w: t.app.out}
-	fmt.Fprintf(t.screen, "Butler at %s. /help shows what can be done, Ctrl-D leaves.\n", t.client.Server())
 	return t.loop(ctx, terminal.New(t.app.in, t.app.out, columns, history), history)
 }
 
-// loop reads lines and answers them until the person leaves or ctx ends. It writes to t.screen.
+// loop reads lines and sends each at once, also while answers to others are awaited, until the person leaves or ctx ends.
+// From then on the editor is the screen.
 func (t *talk) loop(ctx context.Context, editor *terminal.Editor, history *terminal.History) error {
+	t.screen = editor
+	if err := t.connect(ctx); err != nil {
+		return err
+	}
+	t.display(fmt.Sprintf(t.app.say(
+		"Butler at %s. /help shows what Butler can do, /chat what this terminal can, Ctrl-D leaves.\n",
+		"Butler 位于 %s。/help 查看 Butler 的功能，/chat 查看此终端的用法，Ctrl-D 离开。\n"), t.client.Server()))
+	ctx, fail := context.WithCancelCause(ctx)
+	c := &conversation{talk: t, history: history, fail: fail}
+	defer c.pending.Wait()
+	defer fail(nil)
 	for {
 		line, err := editor.ReadLine(ctx, "› ")
 		switch {
-		case ctx.Err() != nil, errors.Is(err, io.EOF), errors.Is(err, terminal.ErrInterrupted):
-			return nil //nolint:nilerr // to leave is no failure
+		case ctx.Err() != nil:
+			if cause := context.Cause(ctx); fault.CodeOf(cause) == fault.Unauthenticated {
+				return cause
+			}
+			return nil
+		case errors.Is(err, terminal.ErrInterrupted):
+			if !c.interrupt() {
+				return nil
+			}
+			continue
+		case errors.Is(err, io.EOF):
+			return nil
 		case err != nil:
 			return err
 		}
-		if strings.TrimSpace(line) == "" {
+		switch {
+		case strings.TrimSpace(line) == "":
+			if c.busy() { // a program may wait for it
+				t.notice("%s", t.app.say("an empty line is not sent; /key Enter presses Enter", "空行不会发送；/key Enter 可按下回车"))
+			}
+			continue
+		case len(line) > chat.MaxText:
+			t.notice(t.app.say("the message is longer than %d KiB: make it shorter", "消息超过 %d KiB，请缩短"), chat.MaxText>>10)
+			continue
+		}
+		known, err := t.command(ctx, line)
+		if !known {
+			c.submit(ctx, line)
 			continue
 		}
 		history.Add(line)
-		text, command := message(line)
-		switch {
-		case command:
-			err = t.command(ctx, line)
-		case len(text) > chat.MaxText:
-			err = usagef("the message is longer than %d KiB: make it shorter", chat.MaxText>>10)
-		default:
-			err = t.exchange(ctx, editor, text)
-		}
 		switch {
 		case errors.Is(err, errLeave), ctx.Err() != nil:
 			return nil //nolint:nilerr // to leave is no failure
 		case fault.CodeOf(err) == fault.Unauthenticated:
 			return err
-		case errors.Is(err, errInterrupted):
-			t.notice("not waiting any longer")
 		case err != nil:
-			t.notice("%s", sentence(err))
+			t.notice("%s", t.app.sentence(err))
 		}
 	}
 }
 
-// exchange asks one question of a conversation; Ctrl-C stops its answer.
-func (t *talk) exchange(ctx context.Context, editor *terminal.Editor, text string) error {
-	stop := make(chan struct{}, 2)
-	unwatch := editor.Watch(func() {
+// maxOpen bounds how many answers are awaited at once.
+const maxOpen = 64
+
+// conversation is what was entered in a terminal and is not answered yet.
+type conversation struct {
+	talk    *talk
+	history *terminal.History
+	fail    context.CancelCauseFunc // ends the loop
+	pending sync.WaitGroup
+
+	mu        sync.Mutex
+	open      []*exchange // the oldest first
+	abandoned bool        // an answer was not waited for: its command may run on
+}
+
+// exchange is a message whose answer is awaited.
+type exchange struct {
+	stop     chan struct{} // each value is a Ctrl-C
+	drop     context.CancelFunc
+	accepted bool          // it is in the log
+	settled  chan struct{} // closed when it is, or will not be
+}
+
+func (c *conversation) busy() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.open) > 0 || c.abandoned
+}
+
+// interrupt stops the oldest answer that is awaited; the second time it gives up waiting for it. What was entered after it and
+// is not in the log is given up at once: nobody expects it to be sent once the command that it was for is gone. It is false
+// when nothing is awaited.
+func (c *conversation) interrupt() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.open) == 0 {
+		return false
+	}
+	for _, x := range c.open[1:] {
+		if !x.accepted {
+			x.drop()
+		}
+	}
+	select {
+	case c.open[0].stop <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// submit sends a message and shows its answer when it comes; it does not wait for that.
+func (c *conversation) submit(ctx context.Context, text string) {
+	busy := c.busy()
+	own, drop := context.WithCancel(ctx)
+	x := &exchange{stop: make(chan struct{}, 2), drop: drop, settled: make(chan struct{})}
+	c.mu.Lock()
+	if len(c.open) >= maxOpen {
+		c.mu.Unlock()
+		drop()
+		c.talk.notice(c.talk.app.say("%d answers are awaited already; this was not sent", "已有 %d 个回答在等待，此消息没有发送"), maxOpen)
+		return
+	}
+	// Programs read lines in the order in which they were entered, so each waits until the one before it is in the log.
+	before := closed
+	if n := len(c.open); n > 0 {
+		before = c.open[n-1].settled
+	}
+	c.open = append(c.open, x)
+	c.mu.Unlock()
+	settle := sync.OnceFunc(func() { close(x.settled) })
+	q := asked{
+		text: text, stop: x.stop,
+		accepted: func() {
+			c.mu.Lock()
+			x.accepted = true
+			c.mu.Unlock()
+			settle()
+		},
+		echoed: func(written string) {
+			if kept(text, written, busy) {
+				c.history.Add(text)
+			}
+		},
+	}
+	thread := c.talk.thread()
+	c.pending.Go(func() {
+		defer func() {
+			c.mu.Lock()
+			c.open = slices.DeleteFunc(c.open, func(o *exchange) bool { return o == x })
+			c.mu.Unlock()
+			drop()
+			settle()
+		}()
 		select {
-		case stop <- struct{}{}:
-		default:
+		case <-before:
+		case <-own.Done():
+		}
+		if own.Err() != nil {
+			if ctx.Err() == nil {
+				c.talk.notice("%s", c.talk.app.say("what was entered after it was not sent", "其后输入的内容没有发送"))
+			}
+			return
+		}
+		answer, err := c.talk.ask(own, thread, q)
+		if ctx.Err() == nil {
+			c.ended(answer, err)
 		}
 	})
-	defer unwatch()
-	answer, err := t.ask(ctx, text, "", stop)
-	if err != nil {
-		return err
+}
+
+// closed is a channel that is closed.
+var closed = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// ended says what else there is to say of an answer, or why there is none.
+func (c *conversation) ended(answer client.Answer, err error) {
+	t := c.talk
+	switch {
+	case fault.CodeOf(err) == fault.Unauthenticated:
+		c.fail(err)
+	case errors.Is(err, errInterrupted):
+		c.mu.Lock()
+		c.abandoned = true
+		c.mu.Unlock()
+		t.notice("%s", t.app.say("not waiting any longer", "不再等待"))
+	case err != nil:
+		t.notice("%s", t.app.sentence(err))
+	case answer.Failed() && answer.Status != "stopped": // of which the answer itself speaks
+		t.notice("%s", t.app.notWhole(answer))
+	default:
+		t.display("\n")
 	}
-	if answer.Failed() && answer.Status != "stopped" { // of which the answer itself speaks
-		t.notice("%s", notWhole(answer))
+}
+
+// slashWord is how a message begins that is for Butler also while a program asks for a password, as the gateway sees it.
+var slashWord = regexp.MustCompile(`^\s*/[a-z-]+(\s|$)`)
+
+// kept says whether a message belongs in the history. What answers a prompt does not, and which program asks for what is not
+// known here. So while any answer is awaited only what is for Butler itself is kept: a slash word or a decision. And never
+// what the log has in another form than it was entered, which is how the gateway writes an answer to a password prompt, also
+// to that of a command that was run elsewhere.
+func kept(text, written string, busy bool) bool {
+	if strings.TrimSpace(text) != strings.TrimSpace(written) {
+		return false
 	}
-	fmt.Fprintln(t.screen)
-	return nil
+	if !busy || slashWord.MatchString(text) {
+		return true
+	}
+	said, ok := approval.ParseDecision(text)
+	return ok && said.Code != ""
 }

@@ -27,7 +27,7 @@ func TestExitCodesAndSentences(t *testing.T) {
 	}{
 		{[]string{"nonsense"}, exitUsage, `unknown command "nonsense"`},
 		{[]string{"--nonsense"}, exitUsage, "--help"},
-		{[]string{"sessions", "show"}, exitUsage, "accepts 1 arg"},
+		{[]string{"sessions", "show"}, exitUsage, "ID is missing: butler sessions show ID"},
 		{[]string{"sessions", "show", "abc"}, exitUsage, "is not an id"},
 		{[]string{"sessions", "list"}, exitUnauthorized, "butler login"},
 		{[]string{"login", "alice"}, exitUnreachable, "butler up"},

@@ -79,7 +79,7 @@ func (a *app) printSettings(settings config.Settings, changed bool) error {
 		}
 		return a.printJSON(out)
 	}
-	return a.table("SETTING\tENVIRONMENT\tVALUE\tFROM", func(row func(...any)) {
+	return a.table("SETTING\tENVIRONMENT\tVALUE\tFROM", "There are no settings.", func(row func(...any)) {
 		for _, v := range values {
 			value := v.Value
 			if value == "" {

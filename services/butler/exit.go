@@ -97,9 +97,9 @@ func (a *app) report(err error) {
 		if exitCode(err) == exitUsage {
 			code = fault.Invalid
 		}
-		line, _ := json.Marshal(map[string]any{"error": sentence(err), "code": code}) // strings only
+		line, _ := json.Marshal(map[string]any{"error": a.sentence(err), "code": code}) // strings only
 		fmt.Fprintf(a.err, "%s\n", line)
 		return
 	}
-	fmt.Fprintf(a.err, "butler: %s\n", sentence(err))
+	fmt.Fprintf(a.err, "butler: %s\n", a.sentence(err))
 }

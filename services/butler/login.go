@@ -108,7 +108,7 @@ func (a *app) askUser(before string) (string, error) {
 		before = "admin"
 	}
 	fmt.Fprintf(a.err, "User [%s]: ", before)
-	user, err := a.line()
+	user, err := a.line("a name")
 	if err != nil {
 		return "", err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -35,6 +36,7 @@ func (a *app) sessionsList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List your conversations, newest first",
+		Long:  "Lists your conversations, newest first. The one marked with * is that which `butler chat` and the page open with.",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return a.with(func(ctx context.Context, c *client.Client) error {
@@ -45,11 +47,17 @@ func (a *app) sessionsList() *cobra.Command {
 				if a.json {
 					return a.printJSON(page.Raw)
 				}
-				return a.table("ID\tLAST MESSAGE\tTITLE", func(row func(...any)) {
+				if err := a.table("ID\tLAST MESSAGE\tTITLE", a.say("There are no such conversations.", "没有这样的会话。"), func(row func(...any)) {
 					for _, t := range page.Items {
-						row(t.ID, when(t.LastMessageAt), threadTitle(t))
+						row(t.ID, when(t.LastMessageAt), a.threadTitle(t))
 					}
-				})
+				}); err != nil {
+					return err
+				}
+				if slices.ContainsFunc(page.Items, func(t client.Thread) bool { return t.Default }) {
+					fmt.Fprintln(a.err, a.say("* is the one that `butler chat` and the page open with.", "* 是 `butler chat` 和网页默认打开的会话。"))
+				}
+				return nil
 			})
 		},
 	}
@@ -58,10 +66,10 @@ func (a *app) sessionsList() *cobra.Command {
 	return cmd
 }
 
-func threadTitle(t client.Thread) string {
+func (a *app) threadTitle(t client.Thread) string {
 	title := t.Title
 	if title == "" {
-		title = "(nothing said yet)"
+		title = a.say("(nothing said yet)", "（还没有消息）")
 	}
 	if t.Default {
 		title += " *"
@@ -211,7 +219,7 @@ func (a *app) confirm(question string, yes bool) error {
 		return usagef("this cannot be undone: add --yes")
 	}
 	fmt.Fprintf(a.err, "%s [y/N] ", question)
-	answer, err := a.line()
+	answer, err := a.line("yes or no")
 	if err != nil {
 		return err
 	}

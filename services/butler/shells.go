@@ -55,7 +55,7 @@ func (a *app) shellList() *cobra.Command {
 					fmt.Fprintln(a.out, map[bool]string{true: "Nobody has a shell open.", false: "You have no shell open: write /shell in `butler chat`."}[all])
 					return nil
 				}
-				return a.table("HOST\tPERSON\tSTATE\tMODE\tACTIVE\tDIRECTORY\tRUNS", func(row func(...any)) {
+				return a.table("HOST\tPERSON\tSTATE\tMODE\tACTIVE\tDIRECTORY\tRUNS", "", func(row func(...any)) {
 					for _, s := range list.Shells {
 						row(s.Host, personName(s.Person), s.State, s.Mode, when(s.ActiveAt), visibleText(s.Dir), clip(visibleText(runs(s)), 60))
 					}
@@ -295,7 +295,7 @@ func (a *app) listCommands(ctx context.Context, c *client.Client, filter client.
 		fmt.Fprintln(a.out, "Nothing was run.")
 		return nil
 	}
-	return a.table("NO\tWHEN\tENDED\tTOOK\tWHERE\tCOMMAND\tID", func(row func(...any)) {
+	return a.table("NO\tWHEN\tENDED\tTOOK\tWHERE\tCOMMAND\tID", "", func(row func(...any)) {
 		for _, e := range page.Items {
 			row(e.ID, when(e.At), endedWords(e), (time.Duration(e.DurationMS) * time.Millisecond).String(), visibleText(e.Host+":"+e.Dir),
 				clip(visibleText(e.Command), 60), orDash(e.ActionID))

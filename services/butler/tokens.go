@@ -42,7 +42,7 @@ func (a *app) tokensList() *cobra.Command {
 				if a.json {
 					return a.printJSON(page.Raw)
 				}
-				return a.table("ID\tKIND\tNAME\tMADE\tLAST USED\tENDS", func(row func(...any)) {
+				return a.table("ID\tKIND\tNAME\tMADE\tLAST USED\tENDS", "There are no tokens: `butler tokens add NAME` makes one.", func(row func(...any)) {
 					for _, t := range page.Items {
 						if t.Kind != "personal" && !all {
 							continue

@@ -48,7 +48,7 @@ func (a *app) usersList() *cobra.Command {
 				if a.json {
 					return a.printJSON(page.Raw)
 				}
-				return a.table("ID\tNAME\tROLE\tSINCE\tSTATE", func(row func(...any)) {
+				return a.table("ID\tNAME\tROLE\tSINCE\tSTATE", "There are no people.", func(row func(...any)) {
 					for _, u := range page.Items {
 						state := "active"
 						if u.Disabled {

@@ -63,6 +63,8 @@ type Token struct {
 type Page[T any] struct {
 	Items []T
 	Raw   json.RawMessage
+	// Stale: the service that knows does not answer, and this is what the gateway remembers.
+	Stale bool
 }
 
 // Login signs in and gives the token, and whose it is.
@@ -205,10 +207,11 @@ func (c *Client) Stop(ctx context.Context, conversation int64, localID string) e
 // list reads a list that stands in the answer itself or under name.
 func list[T any](ctx context.Context, c *Client, path string, q url.Values, name string) (Page[T], error) {
 	var raw json.RawMessage
-	if err := c.call(ctx, http.MethodGet, path, q, nil, &raw); err != nil {
+	header, err := c.exchange(ctx, http.MethodGet, path, q, nil, &raw)
+	if err != nil {
 		return Page[T]{}, err
 	}
-	page := Page[T]{Raw: raw}
+	page := Page[T]{Raw: raw, Stale: header.Get("X-Butler-Stale") == "true"}
 	if len(raw) > 0 && raw[0] == '{' {
 		var named map[string]json.RawMessage
 		if err := json.Unmarshal(raw, &named); err != nil {

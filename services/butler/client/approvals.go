@@ -33,6 +33,7 @@ type Approval struct {
 	Untrusted      []UntrustedText    `json:"untrusted"`
 	Requester      Somebody           `json:"requester"`
 	Proposer       string             `json:"proposer"`
+	Rule           string             `json:"rule"` // of the policy, which says who decides
 	Quorum         int                `json:"quorum"`
 	Agreed         int                `json:"agreed"`
 	MayDecide      bool               `json:"may_decide"`
@@ -228,7 +229,7 @@ func (c *Client) VerifyAudit(ctx context.Context, tell func(line AuditCheck, raw
 	if err := lines.Err(); err != nil {
 		return c.unreachable(err)
 	}
-	return fault.New(fault.Unavailable, "%s broke the check off; run it again", c.Server())
+	return fault.New(fault.Unavailable, c.say("%s broke the check off; run it again", "%s 中断了检查，请重新运行"), c.Server())
 }
 
 // frameAuth* are the frames about requests for approval.

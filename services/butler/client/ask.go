@@ -40,6 +40,13 @@ type ApprovalProgress interface {
 	Output(id, piece string)
 }
 
+// EchoProgress is what a Progress may be told beside: how the message stands in the log.
+type EchoProgress interface {
+	// Echo comes after Accepted with the text that was written: dots instead of what answers a password prompt. It may come
+	// more than once, and not at all when the connection was lost.
+	Echo(text string)
+}
+
 // Answer is Butler's final message.
 type Answer struct {
 	Frame
@@ -58,7 +65,8 @@ const (
 // Ask sends a question and blocks until its final answer, through lost connections: it is sent again under its id until
 // it is accepted, and what was missed of the answer is fetched. It fails when the server refuses the message, when the
 // connection stays lost for FeedOptions.GiveUp, or when ctx ends; in the last two cases a message that was accepted is
-// answered all the same.
+// answered all the same. Several questions may be asked at once; who wants them in order sends the next one when
+// Progress.Accepted was told of the one before.
 func (f *Feed) Ask(ctx context.Context, q Question, progress Progress) (Answer, error) {
 	a, connected, err := f.begin(q.LocalID)
 	if err != nil {
@@ -135,10 +143,12 @@ func (t *turn) send(ctx context.Context) {
 func (t *turn) lost() error {
 	if t.accepted {
 		return fault.New(fault.Unavailable,
-			"the connection to %s is lost; Butler answers all the same: see `butler sessions show %d`", t.feed.c.Server(), t.q.ConversationID)
+			t.feed.c.say("the connection to %s is lost; Butler answers all the same: see `butler sessions show %d`",
+				"与 %s 的连接已断开；Butler 仍会回答，请查看 `butler sessions show %d`"), t.feed.c.Server(), t.q.ConversationID)
 	}
-	return fault.New(fault.Unavailable, "the connection to %s is lost and it is not known whether the message was accepted: "+
-		"look with `butler sessions list` before you send it again", t.feed.c.Server())
+	return fault.New(fault.Unavailable, t.feed.c.say("the connection to %s is lost and it is not known whether the message was accepted: "+
+		"look with `butler sessions list` before you send it again",
+		"与 %s 的连接已断开，无法确定消息是否已送达；请先用 `butler sessions list` 查看，再决定是否重发"), t.feed.c.Server())
 }
 
 // frame takes one frame; done means that it is the final answer.
@@ -154,6 +164,9 @@ func (t *turn) frame(f *Frame) (answer Answer, done bool, err error) {
 			return Answer{*f}, true, nil
 		}
 		t.accept(f.ConversationID)
+		if p, ok := t.progress.(EchoProgress); ok && f.LocalID == t.q.LocalID {
+			p.Echo(f.Text)
+		}
 	case frameAuthRequest, frameAuthStatus:
 		t.accept(f.ConversationID)
 		if p, ok := t.progress.(ApprovalProgress); ok {

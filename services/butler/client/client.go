@@ -91,6 +91,14 @@ func (c *Client) WithLanguage(language string) *Client {
 	return &d
 }
 
+// say gives a sentence in the language of who reads it.
+func (c *Client) say(en, zh string) string {
+	if c.language == "zh" {
+		return zh
+	}
+	return en
+}
+
 // SignedIn says whether the client has a token; it may still be refused.
 func (c *Client) SignedIn() bool { return c.token != "" }
 
@@ -99,13 +107,19 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // call sends in as JSON, unless nil, and reads the response into out, unless nil.
 func (c *Client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
+	_, err := c.exchange(ctx, method, path, query, in, out)
+	return err
+}
+
+// exchange is call, and gives the response's header when that is one of success.
+func (c *Client) exchange(ctx context.Context, method, path string, query url.Values, in, out any) (http.Header, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var body io.Reader
 	if in != nil {
 		encoded, err := json.Marshal(in)
 		if err != nil {
-			return fmt.Errorf("client: %w", err)
+			return nil, fmt.Errorf("client: %w", err)
 		}
 		body = bytes.NewReader(encoded)
 	}
@@ -114,7 +128,7 @@ func (c *Client) call(ctx context.Context, method, path string, query url.Values
 	target.RawQuery = query.Encode()
 	req, err := http.NewRequestWithContext(ctx, method, target.String(), body)
 	if err != nil {
-		return fmt.Errorf("client: %w", err)
+		return nil, fmt.Errorf("client: %w", err)
 	}
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
@@ -122,30 +136,30 @@ func (c *Client) call(ctx context.Context, method, path string, query url.Values
 	c.identify(req.Header)
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return c.unreachable(err)
+		return nil, c.unreachable(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse+1))
 	if err != nil {
-		return c.unreachable(err)
+		return nil, c.unreachable(err)
 	}
 	if len(data) > maxResponse {
-		return fault.New(fault.TooLarge, "%s sent more than %d MiB; ask for less", c.Server(), maxResponse>>20)
+		return nil, fault.New(fault.TooLarge, c.say("%s sent more than %d MiB; ask for less", "%s 发送的内容超过 %d MiB，请减少请求"), c.Server(), maxResponse>>20)
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return c.refusal(resp, data)
+		return nil, c.refusal(resp, data)
 	}
 	if out == nil {
-		return nil
+		return resp.Header, nil
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return c.notButler(err)
+		return nil, c.notButler(err)
 	}
-	return nil
+	return resp.Header, nil
 }
 
 func (c *Client) notButler(err error) error {
-	return fault.Wrap(err, fault.Internal, "%s gave an answer that is not Butler's; is it the right address?", c.Server())
+	return fault.Wrap(err, fault.Internal, c.say("%s gave an answer that is not Butler's; is it the right address?", "%s 的回答不是 Butler 的，地址是否正确？"), c.Server())
 }
 
 func (c *Client) identify(h http.Header) {
@@ -178,12 +192,12 @@ func (c *Client) refusal(resp *http.Response, data []byte) error {
 	case e.Message != "":
 	case resp.StatusCode/100 == 3:
 		e.Code = fault.Invalid
-		e.Message = fmt.Sprintf("%s sends on to another address; give that one with --server", c.Server())
+		e.Message = fmt.Sprintf(c.say("%s sends on to another address; give that one with --server", "%s 转到了另一个地址，请用 --server 指定"), c.Server())
 	default:
-		e.Message = fmt.Sprintf("%s answered %d %s", c.Server(), resp.StatusCode, http.StatusText(resp.StatusCode))
+		e.Message = fmt.Sprintf(c.say("%s answered %d %s", "%s 返回了 %d %s"), c.Server(), resp.StatusCode, http.StatusText(resp.StatusCode))
 	}
 	if e.Code == fault.Unauthenticated && c.token != "" {
-		e.Message = fmt.Sprintf("the sign-in at %s is not valid any more: run `butler login`", c.Server())
+		e.Message = fmt.Sprintf(c.say("the sign-in at %s is not valid any more: run `butler login`", "在 %s 的登录已失效，请运行 `butler login`"), c.Server())
 	}
 	return e
 }
@@ -211,10 +225,11 @@ func (c *Client) unreachable(err error) error {
 		return err
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fault.Wrap(cause(err), fault.Unavailable, "%s does not answer", c.Server())
+		return fault.Wrap(cause(err), fault.Unavailable, c.say("%s does not answer", "%s 没有响应"), c.Server())
 	}
 	return fault.Wrap(cause(err), fault.Unavailable,
-		"%s cannot be reached: start Butler with `butler up`, or name its address with --server", c.Server())
+		c.say("%s cannot be reached: start Butler with `butler up`, or name its address with --server",
+			"无法连接 %s：请用 `butler up` 启动 Butler，或用 --server 指定地址"), c.Server())
 }
 
 // cause takes the URL out of an HTTP error: the sentence names the server already.

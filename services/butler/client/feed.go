@@ -75,8 +75,8 @@ type FeedOptions struct {
 	RetryWait time.Duration
 }
 
-// Feed is one WebSocket to the gateway that comes back by itself and misses nothing. It answers one question at a time;
-// close it when done.
+// Feed is one WebSocket to the gateway that comes back by itself and misses nothing. Any number of questions may wait for
+// their answers; close it when done.
 type Feed struct {
 	c      *Client
 	o      FeedOptions
@@ -86,9 +86,9 @@ type Feed struct {
 	mu        sync.Mutex
 	conn      *websocket.Conn // nil while there is none
 	lostAt    time.Time
-	seq       uint64 // of the last frame seen
-	asking    *asking
-	permanent error // why the feed ended for good
+	seq       uint64             // of the last frame seen
+	asking    map[string]*asking // by the question's id
+	permanent error              // why the feed ended for good
 }
 
 // asking is a question that waits for its answer.
@@ -114,7 +114,7 @@ func (c *Client) Feed(ctx context.Context, o FeedOptions) (*Feed, error) {
 	if o.RetryWait <= 0 {
 		o.RetryWait = 200 * time.Millisecond
 	}
-	f := &Feed{c: c, o: o, ended: make(chan struct{})}
+	f := &Feed{c: c, o: o, ended: make(chan struct{}), asking: map[string]*asking{}}
 	conn, err := f.dial(ctx)
 	if err != nil {
 		return nil, err
@@ -265,20 +265,21 @@ func keepAlive(ctx context.Context, broken func(), conn *websocket.Conn) {
 	}
 }
 
-// tell hands an event to the question that waits, if any.
+// tell hands an event to the questions that it concerns.
 func (f *Feed) tell(e event) {
 	f.mu.Lock()
-	a := f.asking
+	waiting := make([]*asking, 0, len(f.asking))
+	for _, a := range f.asking {
+		if e.frame == nil || a.concerns(e.frame) {
+			waiting = append(waiting, a)
+		}
+	}
 	f.mu.Unlock()
-	if a == nil {
-		return
-	}
-	if e.frame != nil && !a.concerns(e.frame) {
-		return
-	}
-	select {
-	case a.events <- e:
-	case <-a.done:
+	for _, a := range waiting {
+		select {
+		case a.events <- e:
+		case <-a.done:
+		}
 	}
 }
 
@@ -300,17 +301,18 @@ func (f *Feed) begin(localID string) (a *asking, connected bool, err error) {
 	if f.permanent != nil {
 		return nil, false, f.permanent
 	}
-	if f.asking != nil {
-		return nil, false, errors.New("client: one question at a time")
+	if f.asking[localID] != nil {
+		return nil, false, errors.New("client: this question waits for its answer already")
 	}
-	f.asking = &asking{localID: localID, events: make(chan event, 64), done: make(chan struct{})}
-	return f.asking, f.conn != nil, nil
+	a = &asking{localID: localID, events: make(chan event, 64), done: make(chan struct{})}
+	f.asking[localID] = a
+	return a, f.conn != nil, nil
 }
 
 func (f *Feed) finish(a *asking) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.asking = nil
+	delete(f.asking, a.localID)
 	close(a.done)
 }
 

@@ -226,6 +226,66 @@ func TestAskSendsAgainWhatCannotBeTakenNow(t *testing.T) {
 	assert.Equal(t, "good morning", a.Text)
 }
 
+func TestAskingSeveralQuestionsAtOnce(t *testing.T) {
+	t.Parallel()
+	f := serve(t, "", func(c *scripted) {
+		first := c.read()
+		c.send(`{"type":"CHAT","local_id":%q,"conversation_id":3,"payload":"sudo ls"}`, first["local_id"])
+		second := c.read()
+		c.send(`{"type":"CHAT","local_id":%q,"conversation_id":3,"payload":"••••"}`, second["local_id"])
+		for _, m := range []map[string]any{second, first} {
+			c.send(`{"type":"CHAT","local_id":"%s:answer","reply_to_local_id":%q,"conversation_id":3,"status":"answered","payload":"to %s"}`,
+				m["local_id"], m["local_id"], m["payload"])
+		}
+		c.hold()
+	}).feed(FeedOptions{})
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	first := &echoes{accepted: make(chan struct{})}
+	var answered sync.WaitGroup
+	answered.Go(func() {
+		a, err := f.Ask(ctx, Question{LocalID: "a", Text: "sudo ls"}, first)
+		assert.NoError(t, err)
+		assert.Equal(t, "to sudo ls", a.Text)
+	})
+	<-first.accepted
+	second := &echoes{accepted: make(chan struct{})}
+	a, err := f.Ask(ctx, Question{LocalID: "b", ConversationID: 3, Text: "hunter2"}, second)
+	require.NoError(t, err)
+	assert.Equal(t, "to hunter2", a.Text)
+	answered.Wait()
+	assert.Equal(t, []string{"sudo ls"}, first.written)
+	assert.Equal(t, []string{"••••"}, second.written)
+}
+
+// echoes records how a message stands in the log.
+type echoes struct {
+	accepted chan struct{}
+	written  []string
+}
+
+func (e *echoes) Accepted(int64)      { close(e.accepted) }
+func (e *echoes) Text(string, bool)   {}
+func (e *echoes) Echo(written string) { e.written = append(e.written, written) }
+
+func TestOneQuestionIsNotAskedTwiceAtOnce(t *testing.T) {
+	t.Parallel()
+	f := serve(t, "", func(c *scripted) { c.read(); c.send(echo); c.hold() }).feed(FeedOptions{})
+	ctx, cancel := context.WithCancel(context.Background())
+	first := &echoes{accepted: make(chan struct{})}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, err := f.Ask(ctx, Question{LocalID: "q1", Text: "hello"}, first)
+		assert.ErrorIs(t, err, context.Canceled)
+	}()
+	<-first.accepted
+	_, err := f.Ask(ctx, Question{LocalID: "q1", Text: "hello"}, &echoes{accepted: make(chan struct{})})
+	assert.Error(t, err)
+	cancel()
+	<-ended
+}
+
 func TestAskEndsWhenItIsRefused(t *testing.T) {
 	t.Parallel()
 	f := serve(t, "", func(c *scripted) {

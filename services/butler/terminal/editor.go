@@ -4,7 +4,6 @@
 package terminal
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,25 +20,31 @@ var ErrInterrupted = errors.New("interrupted")
 // maxLine bounds a line, in characters.
 const maxLine = 256 << 10
 
-// Editor reads lines. Make it with New; one goroutine uses it at a time.
+// Editor reads lines, and prints above the line that is being typed. Make it with New. One goroutine at a time reads; any may
+// print.
 type Editor struct {
 	out     io.Writer
 	columns func() int
 	history *History
 
-	chunks  chan []byte
-	readErr error // set before chunks is closed
+	chunks chan []byte
+	typed  []byte // input that was not decoded yet; the reader's
+	closed bool   // the input ended; the reader's
 
-	mu     sync.Mutex
-	typed  []byte // input that was not decoded yet
-	closed bool   // the input ended
+	mu sync.Mutex // of what follows
 
 	// The line being edited.
-	prompt []rune
-	line   []rune
-	pos    int
-	cursor int // row of the cursor on the screen, from the prompt's
-	paste  bool
+	reading bool // it stands on the screen
+	prompt  []rune
+	line    []rune
+	pos     int
+	cursor  int // row of the cursor on the screen, from the prompt's
+	paste   bool
+
+	// col is the column behind what was printed last: 0 at the begin of a line, the screen's width when a line is just full.
+	// While a line is edited, that is the row above the prompt.
+	col     int
+	swallow bool // a full line was ended to show the prompt: a newline that follows is there already
 }
 
 // New returns an editor that reads from in and writes to out, which must take raw output: newlines are written as \r\n.
@@ -59,75 +64,132 @@ func (e *Editor) read(in io.Reader) {
 			e.chunks <- buf[:n]
 		}
 		if err != nil {
-			e.readErr = err
 			return
 		}
 	}
 }
 
-// Watch looks at the input while no line is read, until stop is called: Ctrl-C calls interrupt, everything else is kept
-// for the next line.
-func (e *Editor) Watch(interrupt func()) (stop func()) {
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-done:
-				return
-			case chunk, ok := <-e.chunks:
-				if !ok {
-					e.end()
-					return
-				}
-				if bytes.IndexByte(chunk, 0x03) >= 0 {
-					chunk = bytes.ReplaceAll(chunk, []byte{0x03}, nil)
-					interrupt()
-				}
-				e.mu.Lock()
-				if len(e.typed)+len(chunk) <= maxLine {
-					e.typed = append(e.typed, chunk...)
-				}
-				e.mu.Unlock()
-			}
-		}
-	}()
-	return sync.OnceFunc(func() {
-		close(done)
-		<-ended
-	})
+// Write prints text; the line that is being typed moves below it. Newlines return to the first column, and what follows a
+// text without one at its end goes on in the same line. The caller takes out what would steer the terminal. It never fails.
+func (e *Editor) Write(p []byte) (int, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.print(string(p))
+	return len(p), nil
 }
 
-func (e *Editor) end() {
+// EndLine ends the line that was printed last, if something stands in it.
+func (e *Editor) EndLine() {
 	e.mu.Lock()
-	e.closed = true
-	e.mu.Unlock()
+	defer e.mu.Unlock()
+	e.swallow = false
+	if e.col > 0 {
+		e.print("\n")
+	}
+}
+
+// print writes text where the last one ended, and the prompt with its line below, in one go so that nothing flickers.
+func (e *Editor) print(text string) {
+	if text == "" {
+		return
+	}
+	var b strings.Builder
+	if e.reading {
+		b.WriteString(e.lift())
+		if e.swallow {
+			text = strings.TrimPrefix(text, "\n")
+		}
+	}
+	e.swallow = false
+	screen := e.screen()
+	for _, r := range text {
+		switch r {
+		case '\n':
+			b.WriteString("\r\n")
+			e.col = 0
+		case '\t':
+			n := max(0, min(8-e.col%8, screen-1-e.col)) // terminals do not wrap at a tab
+			b.WriteString(strings.Repeat(" ", n))
+			e.col += n
+		default:
+			w := Columns(r)
+			if e.col+w > screen {
+				e.col = 0
+			}
+			b.WriteRune(r)
+			e.col += w
+		}
+	}
+	if e.reading {
+		b.WriteString(e.lower())
+	}
+	e.write(b.String())
+}
+
+// lift takes prompt and line off the screen and goes back to where the printed text ended.
+func (e *Editor) lift() string {
+	var b strings.Builder
+	up := e.cursor
+	if e.col > 0 {
+		up++
+	}
+	if up > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA", up)
+	}
+	b.WriteString("\r")
+	if e.col > 0 {
+		fmt.Fprintf(&b, "\x1b[%dC", e.col)
+	}
+	b.WriteString("\x1b[J")
+	return b.String()
+}
+
+// lower shows prompt and line below what was printed.
+func (e *Editor) lower() string {
+	end := ""
+	switch {
+	case e.col >= e.screen():
+		// The cursor cannot be put behind the last column again: what follows begins in a new row, as it would anyway.
+		e.col, e.swallow = 0, true
+		end = "\r\n"
+	case e.col > 0:
+		end = "\r\n"
+	}
+	e.cursor = 0
+	return end + e.drawn()
 }
 
 // ReadLine shows a prompt and returns the line that a person entered, without its end; Alt-Enter and pasting put
-// newlines into it. It returns ErrInterrupted on Ctrl-C, io.EOF on Ctrl-D in an empty line and at the end of the input,
-// and ctx's error.
+// newlines into it. Ctrl-C empties the line. It returns ErrInterrupted on Ctrl-C in an empty line, io.EOF on Ctrl-D in an
+// empty line and at the end of the input, and ctx's error.
 func (e *Editor) ReadLine(ctx context.Context, prompt string) (string, error) {
-	e.prompt, e.line, e.pos, e.cursor, e.paste = []rune(prompt), nil, 0, 0, false
-	back := browse{lines: e.history.lines, at: len(e.history.lines)}
-	e.write("\x1b[?2004h") // pasted text comes between marks
-	defer e.write("\x1b[?2004l")
-	e.draw()
+	e.mu.Lock()
+	e.prompt, e.line, e.pos, e.paste, e.reading = []rune(prompt), nil, 0, false, true
+	var back browse
+	e.write("\x1b[?2004h" + e.lower()) // pasted text comes between marks
+	e.mu.Unlock()
 	for {
 		k, err := e.next(ctx)
-		if err != nil {
+		e.mu.Lock()
+		line, done := "", err != nil
+		if done {
 			e.leave()
-			return "", err
+		} else {
+			line, done, err = e.apply(k, &back)
 		}
-		line, done, err := e.apply(k, &back)
+		if done {
+			e.write("\x1b[?2004l")
+		}
+		e.mu.Unlock()
 		if done {
 			return line, err
 		}
 	}
 }
 
-// browse is a walk through the history.
+// browse is a walk through the history, as it was when it began.
 type browse struct {
+	began bool
 	lines []string
 	at    int
 	draft []rune // what stood in the line before
@@ -151,6 +213,11 @@ func (e *Editor) apply(k key, back *browse) (line string, done bool, err error) 
 		e.leave()
 		return string(e.line), true, nil
 	case keyInterrupt:
+		if len(e.line) > 0 {
+			e.line, e.pos, *back = nil, 0, browse{}
+			e.draw()
+			return "", false, nil
+		}
 		e.leave()
 		return "", true, ErrInterrupted
 	case keyEOF:
@@ -171,7 +238,7 @@ func (e *Editor) apply(k key, back *browse) (line string, done bool, err error) 
 		e.walk(back, k.name == keyUp)
 	case keyClear:
 		e.write("\x1b[H\x1b[2J")
-		e.cursor = 0
+		e.cursor, e.col, e.swallow = 0, 0, false
 		e.draw()
 	default:
 		e.edit(k.name)
@@ -296,6 +363,10 @@ func (e *Editor) word(direction int) int {
 }
 
 func (e *Editor) walk(back *browse, older bool) {
+	if !back.began || back.at == len(back.lines) { // lines may have been added meanwhile
+		back.began, back.lines = true, e.history.all()
+		back.at = len(back.lines)
+	}
 	to := back.at + 1
 	if older {
 		to = back.at - 1
@@ -316,7 +387,9 @@ func (e *Editor) walk(back *browse, older bool) {
 }
 
 // draw writes prompt and line anew and puts the cursor where it belongs.
-func (e *Editor) draw() {
+func (e *Editor) draw() { e.write(e.drawn()) }
+
+func (e *Editor) drawn() string {
 	screen := e.screen()
 	begin := place{}.after(e.prompt, screen)
 	at := begin.after(e.line[:e.pos], screen)
@@ -339,14 +412,15 @@ func (e *Editor) draw() {
 		fmt.Fprintf(&b, "\x1b[%dC", at.col)
 	}
 	e.cursor = at.row
-	e.write(b.String())
+	return b.String()
 }
 
-// leave puts the cursor below the line.
+// leave puts the cursor below the line, which stays.
 func (e *Editor) leave() {
 	e.pos = len(e.line)
 	e.draw()
 	e.write("\r\n")
+	e.reading, e.cursor, e.col, e.swallow = false, 0, 0, false
 }
 
 func (e *Editor) screen() int {
@@ -365,22 +439,17 @@ const escapeWait = 100 * time.Millisecond
 func (e *Editor) next(ctx context.Context) (key, error) {
 	waited := false // long enough for the rest of a sequence
 	for {
-		e.mu.Lock()
-		typed, closed := e.typed, e.closed
-		e.mu.Unlock()
 		var escape <-chan time.Time
-		if len(typed) > 0 {
-			k, rest, more := decode(typed, closed || waited)
+		if len(e.typed) > 0 {
+			k, rest, more := decode(e.typed, e.closed || waited)
 			if !more {
-				e.mu.Lock()
 				e.typed = rest
-				e.mu.Unlock()
 				return k, nil
 			}
-			if typed[0] == 0x1b {
+			if e.typed[0] == 0x1b {
 				escape = time.After(escapeWait)
 			}
-		} else if closed {
+		} else if e.closed {
 			return key{}, io.EOF
 		}
 		select {
@@ -390,12 +459,10 @@ func (e *Editor) next(ctx context.Context) (key, error) {
 			waited = true
 		case chunk, ok := <-e.chunks:
 			if !ok {
-				e.end()
+				e.closed = true
 				continue
 			}
-			e.mu.Lock()
 			e.typed = append(e.typed, chunk...)
-			e.mu.Unlock()
 		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/butlerhub/butler/services/butler/terminal/terminaltest"
 )
 
 func TestColumns(t *testing.T) {
@@ -66,7 +68,10 @@ func TestReadLine(t *testing.T) {
 		"delete":                  {"abc\x01\x1b[3~\r", "bc", nil},
 		"ctrl-d deletes":          {"abc\x01\x04\r", "bc", nil},
 		"ctrl-d in an empty line": {"\x04", "", io.EOF},
-		"ctrl-c":                  {"abc\x03", "", ErrInterrupted},
+		"ctrl-c":                  {"\x03", "", ErrInterrupted},
+		"ctrl-c clears the line":  {"abc\x03d\r", "d", nil},
+		"ctrl-c, twice":           {"abc\x03\x03", "", ErrInterrupted},
+		"ctrl-c in the history":   {"\x1b[A\x03\x1b[A\r", "second", nil},
 		"end of input":            {"abc", "", io.EOF},
 		"alt-enter":               {"a\x1b\rb\r", "a\nb", nil},
 		"paste":                   {"\x1b[200~one\rtwo\nthree\x1b[201~!\r", "one\ntwo\nthree!", nil},
@@ -113,23 +118,78 @@ func TestDrawPutsTheCursorBehindWideCharacters(t *testing.T) {
 	assert.Contains(t, out.String(), "> 你好\r\x1b[4C")
 }
 
-func TestWatchKeepsWhatIsTypedAndStops(t *testing.T) {
+// steps is input that a test gives step by step; between them it looks at the screen.
+type steps struct {
+	t *testing.T
+	w *io.PipeWriter
+	e *Editor
+	v *terminaltest.Screen
+}
+
+// press types keys and waits until the line is as they make it.
+func (s steps) press(keys, line string) {
+	s.t.Helper()
+	_, err := s.w.Write([]byte(keys))
+	require.NoError(s.t, err)
+	require.Eventually(s.t, func() bool {
+		s.e.mu.Lock()
+		defer s.e.mu.Unlock()
+		return string(s.e.line) == line
+	}, 10*time.Second, time.Millisecond)
+}
+
+func (s steps) print(text string) { _, _ = s.e.Write([]byte(text)) }
+
+func (s steps) screen(want ...string) {
+	s.t.Helper()
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	assert.Equal(s.t, strings.Join(want, "\n"), s.v.String())
+}
+
+func TestPrintingGoesAboveTheLine(t *testing.T) {
 	t.Parallel()
 	r, w := io.Pipe()
-	e := New(r, io.Discard, func() int { return 80 }, &History{})
-	interrupted := make(chan struct{}, 1)
-	stop := e.Watch(func() { interrupted <- struct{}{} })
-	_, err := w.Write([]byte("next\x03\r"))
-	require.NoError(t, err)
-	select {
-	case <-interrupted:
-	case <-time.After(10 * time.Second):
-		t.Fatal("Ctrl-C was not noticed")
+	v := terminaltest.New(10, Columns)
+	e := New(r, v, func() int { return 10 }, &History{})
+	s := steps{t, w, e, v}
+	s.print("before")
+	entered := make(chan string, 1)
+	read := func() {
+		line, err := e.ReadLine(context.Background(), "> ")
+		assert.NoError(t, err)
+		entered <- line
 	}
-	stop()
-	got, err := e.ReadLine(context.Background(), "")
+	go read()
+	s.press("ab", "ab")
+	s.screen("before", "> ab")
+	s.print(", and") // it wraps
+	s.screen("before, an", "d", "> ab")
+	s.print("\n")
+	s.screen("before, an", "d", "> ab")
+	s.press("cdefghij你", "abcdefghij你") // two rows
+	s.screen("before, an", "d", "> abcdefgh", "ij你")
+	s.print("0123456789") // just full
+	s.screen("before, an", "d", "0123456789", "> abcdefgh", "ij你")
+	s.print("\n好\tx\n")
+	s.screen("before, an", "d", "0123456789", "好      x", "> abcdefgh", "ij你")
+	s.press("\x1b[D\x1b[D\x1b[D\x7f", "abcdefgij你") // the cursor is in the first row
+	s.print("one\ntwo")
+	s.screen("before, an", "d", "0123456789", "好      x", "one", "two", "> abcdefgi", "j你")
+	e.EndLine()
+	e.EndLine()
+	s.screen("before, an", "d", "0123456789", "好      x", "one", "two", "> abcdefgi", "j你")
+	_, err := w.Write([]byte("\r"))
 	require.NoError(t, err)
-	assert.Equal(t, "next", got)
+	require.Equal(t, "abcdefgij你", <-entered)
+	s.print("half")
+	s.print(" a line")
+	go read()
+	s.press("x", "x")
+	s.screen("before, an", "d", "0123456789", "好      x", "one", "two", "> abcdefgi", "j你", "half a lin", "e", "> x")
+	_, err = w.Write([]byte("\r"))
+	require.NoError(t, err)
+	<-entered
 	require.NoError(t, w.Close())
 }
 

@@ -5,7 +5,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 )
 
 const (
@@ -17,9 +19,12 @@ const (
 	keepLine = 8 << 10
 )
 
-// History is the lines that were entered, oldest first, kept in a file that only its owner can read.
+// History is the lines that were entered, oldest first, kept in a file that only its owner can read. It is safe for
+// concurrent use.
 type History struct {
-	path  string // "" for one that is not kept
+	path string // "" for one that is not kept
+
+	mu    sync.Mutex
 	lines []string
 }
 
@@ -60,6 +65,8 @@ var (
 // Add appends a line, unless it is empty or the same as the last one. That the file cannot be written is not worth an
 // interruption: the history then lasts as long as the process.
 func (h *History) Add(line string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if strings.TrimSpace(line) == "" || len(line) > keepLine || len(h.lines) > 0 && h.lines[len(h.lines)-1] == line {
 		return
 	}
@@ -76,6 +83,13 @@ func (h *History) Add(line string) {
 	}
 	_, _ = f.WriteString(escape.Replace(line) + "\n")
 	_ = f.Close()
+}
+
+// all gives the lines, oldest first.
+func (h *History) all() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.lines)
 }
 
 func (h *History) rewrite() {
