@@ -89,8 +89,8 @@ func (s *Service) inspect(ctx context.Context, sess *tmux.Session, text string) 
 	if snap.Truncated && risk.GetVerdict() == string(guard.Run) {
 		risk.Verdict, risk.Level = string(guard.Ask), string(guard.Medium)
 		risk.Reasons = append(risk.Reasons, &butlerv1.RiskReason{
-			Code: "session-too-large", Text: "so much is defined in this shell that not all of it could be looked at",
-			TextZh: "此 shell 中的定义过多，无法全部检查",
+			Code: "session-too-large", Text: "not all that is defined in this shell could be looked at: it is too much, or has odd characters",
+			TextZh: "无法检查此 shell 中的全部定义：数量过多，或含有特殊字符",
 		})
 	}
 	if s.settings.Load().GuardDisabled && risk.GetVerdict() == string(guard.Ask) {

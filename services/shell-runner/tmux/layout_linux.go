@@ -360,7 +360,9 @@ __butler_query() {
 		;;
 	snapshot)
 		# Each line that a builtin prints is a system call that may wake the reader: so options are asked of variables.
+		# $BASHOPTS is only made anew when an option is set: set -o posix changes some without.
 		__butler_r=$(
+			builtin shopt -s checkwinsize
 			builtin printf '%s\n%s\n' "$SHELLOPTS" "$BASHOPTS"
 			builtin trap -p || :; builtin bind -s || :; builtin bind -X || :; builtin umask || :; builtin enable -n || :
 			builtin printf %s "$__butler_x"

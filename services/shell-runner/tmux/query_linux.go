@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -125,14 +124,13 @@ func (s *Session) Snapshot(ctx context.Context) (Snapshot, error) {
 	snap := Snapshot{Aliases: map[string]string{}, Definitions: map[string]string{}, Variables: map[string]string{}, Truncated: long(text)}
 	parts := slices.Grow(strings.SplitN(text, "\x1e", 4), 4)[:4] // options, variables, names of functions, aliases
 	snap.Options = options(parts[0])
-	for entry := range strings.SplitSeq(parts[1], "\x1c") {
-		if name, value, ok := strings.Cut(entry, "\x1d"); ok {
-			snap.Variables[name] = value
-		}
+	// A value or a trap may have our separators in it, and what comes after them is then not where it is looked for.
+	if strings.Count(text, "\x1e") != 3 || !entries(parts[1], snap.Variables) {
+		snap.Truncated = true
 	}
 	for line := range strings.Lines(parts[2]) { // "declare -f name", "declare -fx name"
 		f := strings.Fields(line)
-		if len(f) == 3 && !strings.HasPrefix(f[2], "__butler_") {
+		if len(f) == 3 && !ours[f[2]] {
 			snap.Functions = append(snap.Functions, f[2])
 		}
 	}
@@ -142,17 +140,19 @@ func (s *Session) Snapshot(ctx context.Context) (Snapshot, error) {
 		if bodies, err = s.ask(ctx, "functions", "", queryWait); err != nil {
 			return Snapshot{}, err
 		}
-		snap.Truncated = snap.Truncated || long(bodies)
-	}
-	for entry := range strings.SplitSeq(bodies, "\x1c") {
-		if name, text, ok := strings.Cut(entry, "\x1d"); ok && !strings.HasPrefix(name, "__butler_") {
-			snap.Definitions[name] = strings.TrimSpace(text)
+		if !entries(bodies, snap.Definitions) || long(bodies) {
+			snap.Truncated = true
+		}
+		for name, text := range snap.Definitions {
+			if snap.Definitions[name] = strings.TrimSpace(text); ours[name] {
+				delete(snap.Definitions, name)
+			}
 		}
 	}
 	parseAliases(parts[3], snap.Aliases)
 	h := sha256.New()
-	for _, n := range slices.Sorted(maps.Keys(snap.Aliases)) { // bash gives them in no order
-		h.Write([]byte(n + "\x1d" + snap.Aliases[n] + "\x1c"))
+	for _, line := range slices.Sorted(strings.Lines(parts[3])) { // bash gives aliases in no order
+		h.Write([]byte(line))
 	}
 	for _, part := range append(parts[:3], bodies) {
 		h.Write([]byte("\x1e" + part))
@@ -166,6 +166,27 @@ func (s *Session) Snapshot(ctx context.Context) (Snapshot, error) {
 		s.mu.Unlock()
 	}
 	return snap, nil
+}
+
+// ours are the functions of the start file, which are read-only.
+var ours = map[string]bool{"__butler_prompt": true, "__butler_query": true}
+
+// entries reads name\x1dvalue\x1c, over and over; false when a value has a separator in it, so that the values read may not
+// be those of their names.
+func entries(text string, into map[string]string) (clean bool) {
+	clean = true
+	for entry := range strings.SplitSeq(text, "\x1c") {
+		name, value, ok := strings.Cut(entry, "\x1d")
+		if !ok {
+			clean = clean && entry == ""
+			continue
+		}
+		if _, twice := into[name]; twice || strings.Contains(value, "\x1d") {
+			clean = false
+		}
+		into[name] = value
+	}
+	return clean
 }
 
 // options reads the two lines that a snapshot begins with: $SHELLOPTS and $BASHOPTS.

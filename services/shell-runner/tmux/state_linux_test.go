@@ -3,6 +3,7 @@ package tmux
 import (
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -243,4 +244,36 @@ func TestAShellThatIsStillIsAskedOnce(t *testing.T) {
 		next, err := s.Snapshot(within(t))
 		return err == nil && next.Aliases["ls"] == "typed"
 	}, 10*time.Second, 5*time.Millisecond)
+}
+
+// What is defined must be seen however a value, a name or an option hides it.
+func TestNothingHidesWhatIsDefined(t *testing.T) {
+	t.Parallel()
+	r := open(t, Config{})
+	for i, c := range []struct{ name, before, change string }{
+		{"separators in a variable", `TMPDIR=$'/tmp\036b\036c'`, `alias ls='echo other'`},
+		{"separators in a variable, and a function", `TMPDIR=$'/tmp\036b\036c'`, `ls() { echo other; }`},
+		{"separators in a trap", `trap $': \036' USR1`, `alias ls='echo other'`},
+		{"a variable that says what another is", `TMPDIR=$'/tmp\034PATH\035/usr/bin:/bin'`, ``},
+		{"a function with a name like ours", `__butler_go() { echo one; }`, `__butler_go() { echo other; }`},
+		{"options that are not told of", `alias ls='echo other'; shopt -u expand_aliases sourcepath; shopt -q extglob`, `set -o posix; set +o posix`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := r.session(strconv.Itoa(i + 1))
+			run(t, s, c.before)
+			before, err := s.Snapshot(within(t))
+			require.NoError(t, err)
+			if strings.Contains(c.before, `\03`) {
+				require.True(t, before.Truncated, "it is not said that not all could be read")
+			}
+			if c.change == "" {
+				return
+			}
+			run(t, s, c.change)
+			after, err := s.Snapshot(within(t))
+			require.NoError(t, err)
+			require.NotEqual(t, before.Digest, after.Digest)
+		})
+	}
 }
