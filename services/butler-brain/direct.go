@@ -206,6 +206,8 @@ func (t *talk) askRoute(ctx context.Context, text, attached string) (routeOutcom
 // plainly meant for the shell never becomes chat; what is not, is.
 func (t *talk) withoutShell(text, attached string, why routeOutcome) routeOutcome {
 	switch {
+	case t.asked.Sealed != nil: // the model has nothing to say to dots
+		return why
 	case attached != "" && detaches(text):
 		return routeOutcome{Kind: routeDetach}
 	case attached != "" && (marked(text) || why.Kind == routeRefused), shellWords[firstWord(text)]:

@@ -208,7 +208,7 @@ func (s *Service) postMessage(w http.ResponseWriter, r *http.Request, who *princ
 		if err != nil {
 			return err
 		}
-		writeJSON(w, http.StatusAccepted, s.accepted(who, m, a))
+		writeJSON(w, http.StatusAccepted, s.accepted(who, a))
 		return nil
 	}
 	if err := s.hub.ready(); err != nil {
@@ -226,7 +226,7 @@ func (s *Service) postMessage(w http.ResponseWriter, r *http.Request, who *princ
 	if err != nil {
 		return err
 	}
-	out := s.accepted(who, m, a)
+	out := s.accepted(who, a)
 	ctx, cancel := context.WithTimeout(r.Context(), time.Duration(in.Wait*float64(time.Second)))
 	defer cancel()
 	stop := context.AfterFunc(s.ending, cancel)
@@ -253,11 +253,11 @@ type acceptedJSON struct {
 	Answer *messageJSON `json:"answer,omitempty"`
 }
 
-func (s *Service) accepted(who *principal, m outgoing, a accepted) acceptedJSON {
+func (s *Service) accepted(who *principal, a accepted) acceptedJSON {
 	ev := a.asked
 	if ev == nil {
 		ev = &event{
-			kind: eventAsked, seq: a.seq, at: a.at, turn: a.turn, text: m.text, localID: a.localID, sender: who.actor(),
+			kind: eventAsked, seq: a.seq, at: a.at, turn: a.turn, text: a.text, localID: a.localID, sender: who.actor(),
 		}
 	}
 	out := acceptedJSON{messageJSON: ev.json()}

@@ -86,6 +86,8 @@ func TestSealedMessagesOnTheWebSocket(t *testing.T) {
 	again := c.turn("m2")
 	require.Equal(t, sealed.Text, again[0].Payload)
 	require.Equal(t, "passed", again[1].Payload)
+	c.say("m1", "before") // what was said before there was a prompt is the same message still
+	require.Equal(t, "before", c.turn("m1")[0].Payload)
 	events, err := r.bus.Load(t.Context(), bus.ChatStream, "butler.>", 0, 0)
 	require.NoError(t, err)
 	for _, ev := range events {

@@ -41,6 +41,7 @@ type accepted struct {
 	seq     uint64
 	localID string
 	at      time.Time
+	text    string // as it is in the log: dots when it was sealed
 	// Set when the message was there before: its question, and its answer unless it is still to come.
 	asked, answer *event
 }
@@ -89,7 +90,8 @@ func (s *Service) trySend(ctx context.Context, who *principal, m outgoing, befor
 	if before != nil {
 		before(turn)
 	}
-	secret, err := s.prompts.seal(who.id(), thread, m.text)
+	said := m.text
+	secret, err := s.prompts.seal(who.id(), thread, said)
 	if err != nil {
 		return accepted{}, err
 	}
@@ -109,8 +111,10 @@ func (s *Service) trySend(ctx context.Context, who *principal, m outgoing, befor
 	seq, err := s.bus.Append(ctx, ev, bus.Expect{Filter: turn.Filter()})
 	switch {
 	case err == nil:
-		return accepted{turn: turn, seq: seq, localID: m.localID, at: ev.Time}, nil
+		return accepted{turn: turn, seq: seq, localID: m.localID, at: ev.Time, text: m.text}, nil
 	case errors.Is(err, bus.ErrFenced):
+		// Compared with what was said: it may have been sent before there was a prompt, perhaps as the command that led to it.
+		m.text = said
 		return s.sentBefore(ctx, turn, m)
 	case fault.CodeOf(err) == fault.Unavailable:
 		return accepted{}, fault.Wrap(err, fault.Unavailable,

@@ -19,6 +19,8 @@ const idleLook = time.Second
 func (s *Service) watchIdle(ctx context.Context) error {
 	tick := time.NewTicker(idleLook)
 	defer tick.Stop()
+	often := time.NewTicker(promptLook)
+	defer often.Stop()
 	hourly := time.NewTicker(time.Hour)
 	defer hourly.Stop()
 	for {
@@ -27,6 +29,9 @@ func (s *Service) watchIdle(ctx context.Context) error {
 			return ctx.Err()
 		case <-hourly.C:
 			s.forgetNotes()
+			continue
+		case <-often.C:
+			s.watchPrompts(ctx)
 			continue
 		case <-tick.C:
 		}

@@ -151,6 +151,10 @@ func (s *Service) typeInto(ctx context.Context, seat *seat, sess *tmux.Session, 
 	if err := s.logInput(ctx, seat, sess, st, text); err != nil {
 		return "", err
 	}
+	// The log may have taken its time: a prompt that is gone would have a password shown, or run.
+	if now := stateOf(ctx, sess); st.Password && (!now.Password || now.Foreground.PID != st.Foreground.PID) {
+		return "", promptGone(language)
+	}
 	if err := s.typeText(ctx, sess, st, text); err != nil {
 		return "", err
 	}

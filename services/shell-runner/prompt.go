@@ -17,6 +17,8 @@ const (
 	// promptSpan is how long gateways seal answers unless a prompt is announced again, and promptAgain when that is done.
 	promptSpan  = 10 * time.Minute
 	promptAgain = time.Minute
+	// promptLook is how often shells in which a command runs are looked at.
+	promptLook = 200 * time.Millisecond
 )
 
 // prompt is a password prompt in a person's shell, as it was announced.
@@ -32,13 +34,15 @@ type prompt struct {
 // session is told.
 func (s *Service) notePrompt(sess *tmux.Session, st tmux.State) {
 	seat := s.seat(personOf(sess))
+	_, talk := seat.mode(st)
+	asks := st.Password && !talk // after /nl what is written is for Butler
 	seat.mu.Lock()
 	defer seat.mu.Unlock()
 	p, now := seat.prompt, s.now()
 	switch {
-	case !st.Password && p == nil:
+	case !asks && p == nil:
 		return
-	case !st.Password:
+	case !asks:
 		seat.prompt = nil
 		s.announce(&butlerv1.ShellPrompt{PersonId: seat.person, ConversationId: p.thread, Host: s.host})
 		return
@@ -61,6 +65,19 @@ func (s *Service) notePrompt(sess *tmux.Session, st tmux.State) {
 
 func (p *prompt) message(person int64, host string) *butlerv1.ShellPrompt {
 	return &butlerv1.ShellPrompt{PersonId: person, ConversationId: p.thread, Host: host, Key: p.key.Public(), Until: timestamppb.New(p.at.Add(promptSpan))}
+}
+
+// watchPrompts looks for prompts of commands that nobody waits for any more, and for those that end by themselves.
+func (s *Service) watchPrompts(ctx context.Context) {
+	for _, sess := range s.tmux.Sessions() {
+		seat := s.seat(personOf(sess))
+		seat.mu.Lock()
+		prompted := seat.prompt != nil
+		seat.mu.Unlock()
+		if _, working := sess.Idle(); working || prompted {
+			s.notePrompt(sess, stateOf(ctx, sess))
+		}
+	}
 }
 
 // announce is best effort: an answer that no gateway seals is passed all the same, and the person is told where it stands.

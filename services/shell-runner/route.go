@@ -42,6 +42,10 @@ func (s *Service) Route(ctx context.Context, req *butlerv1.RouteRequest) (*butle
 	if err != nil {
 		return nil, err
 	}
+	if req.GetSealed() != nil && !stateOf(ctx, sess).Password {
+		s.shellState(ctx, sess)                   // gateways are told
+		return nil, promptGone(req.GetLanguage()) // nor is the shell asked what its words mean
+	}
 	out, err := s.route(ctx, seat, sess, said, req.GetLanguage())
 	if err != nil {
 		return nil, err
