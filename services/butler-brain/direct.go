@@ -228,7 +228,7 @@ func (t *talk) control(ctx context.Context, r routeOutcome) (journal.End, error)
 		}
 		return shell.Control(ctx, &butlerv1.ControlRequest{
 			Person: t.asked.Sender, Text: t.asked.Text, Language: t.asked.Language, Attached: t.past.attached != "", Key: t.run.Unit(),
-			Sealed: t.asked.Sealed,
+			Sealed: t.asked.Sealed, ConversationId: t.turn.Thread,
 		})
 	}, nil)
 	if f, ok := errors.AsType[*callFailure](err); ok {

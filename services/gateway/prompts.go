@@ -1,8 +1,10 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,12 +23,13 @@ const maxPrompts = 10_000
 type prompts struct {
 	now func() time.Time
 
-	mu sync.Mutex
-	by map[int64]*butlerv1.ShellPrompt // by person
+	mu  sync.Mutex
+	all int
+	by  map[int64][]*butlerv1.ShellPrompt // by person, one of each host, the one that began last at the end
 }
 
 func newPrompts(now func() time.Time) *prompts {
-	return &prompts{now: now, by: map[int64]*butlerv1.ShellPrompt{}}
+	return &prompts{now: now, by: map[int64][]*butlerv1.ShellPrompt{}}
 }
 
 // runPrompts hears of prompts until ctx ends.
@@ -62,15 +65,38 @@ func (s *Service) runPrompts(ctx context.Context) error {
 func (p *prompts) heard(m *butlerv1.ShellPrompt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	was := p.by[m.GetPersonId()]
-	switch {
-	case len(m.GetKey()) == 0:
-		if was.GetHost() == m.GetHost() { // another host's may still be there
-			delete(p.by, m.GetPersonId())
+	list := p.by[m.GetPersonId()]
+	for i, was := range list {
+		if was.GetHost() != m.GetHost() {
+			continue
 		}
-	case was != nil || len(p.by) < maxPrompts:
-		p.by[m.GetPersonId()] = m
+		if bytes.Equal(was.GetKey(), m.GetKey()) { // told again: it did not begin now
+			list[i] = m
+			return
+		}
+		list = slices.Delete(list, i, i+1)
+		p.all--
+		break
 	}
+	if len(m.GetKey()) > 0 && p.all < maxPrompts {
+		list = append(list, m)
+		p.all++
+	}
+	if p.by[m.GetPersonId()] = list; len(list) == 0 {
+		delete(p.by, m.GetPersonId())
+	}
+}
+
+// newest gives the prompt of a conversation that began last, nil when there is none.
+func (p *prompts) newest(person, conversation int64) *butlerv1.ShellPrompt {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range slices.Backward(p.by[person]) {
+		if m.GetConversationId() == conversation && p.now().Before(m.GetUntil().AsTime()) {
+			return m
+		}
+	}
+	return nil
 }
 
 // command is how a message begins that is for Butler also while a program asks for a password: /cancel, /key C-c.
@@ -78,14 +104,8 @@ var command = regexp.MustCompile(`^\s*/[a-z-]+(\s|$)`)
 
 // seal gives a message sealed when it answers a prompt, nil when it does not.
 func (p *prompts) seal(person, conversation int64, text string) (*butlerv1.SealedInput, error) {
-	p.mu.Lock()
-	m := p.by[person]
-	if m != nil && !p.now().Before(m.GetUntil().AsTime()) {
-		delete(p.by, person)
-		m = nil
-	}
-	p.mu.Unlock()
-	if m == nil || m.GetConversationId() != conversation || command.MatchString(text) {
+	m := p.newest(person, conversation)
+	if m == nil || command.MatchString(text) {
 		return nil, nil
 	}
 	if said, ok := approval.ParseDecision(text); ok && said.Code != "" {

@@ -42,8 +42,19 @@ func TestWhatAnswersAPasswordPromptIsSealed(t *testing.T) {
 	require.Nil(t, of(7, 4, "another conversation"))
 	p.heard(&butlerv1.ShellPrompt{PersonId: 7, Host: "web2"})
 	require.NotNil(t, of(7, 3, "x"), "another host has no prompt any more")
+	// Of two hosts that ask in one conversation it is the one that began last, also when the other is told again.
+	other := &butlerv1.ShellPrompt{PersonId: 7, ConversationId: 3, Host: "web2", Key: key.Public(), Until: on.GetUntil()}
+	p.heard(other)
+	p.heard(on)
+	require.Equal(t, "web2", of(7, 3, "x").GetHost())
+	other = &butlerv1.ShellPrompt{PersonId: 7, ConversationId: 9, Host: "web2", Key: []byte("another key"), Until: on.GetUntil()}
+	p.heard(other)
+	require.Equal(t, "web1", of(7, 3, "x").GetHost(), "each host in its conversation")
+	p.heard(&butlerv1.ShellPrompt{PersonId: 7, Host: "web2"})
 	p.heard(&butlerv1.ShellPrompt{PersonId: 7, Host: "web1"})
 	require.Nil(t, of(7, 3, "x"))
+	require.Empty(t, p.by)
+	require.Zero(t, p.all)
 	p.heard(on)
 	now = now.Add(time.Minute)
 	require.Nil(t, of(7, 3, "x"), "it was not announced for long")

@@ -245,6 +245,7 @@ func (c *control) shell(ctx context.Context) error {
 		return fault.New(fault.Invalid, "%s", c.say("use /shell, /shell off or /shell status; this host is %s", "用法：/shell、/shell off 或 /shell status；本主机为 %s", c.host))
 	case word == "off":
 		c.out.Attach = "off"
+		c.seat.detach(c.req.GetConversationId())
 		c.out.Text = c.say("This conversation is not attached to the shell any more. The shell lives on; /shell attaches again.",
 			"本次对话已脱离 shell。shell 仍保留；发送 /shell 可再次接入。")
 		return nil

@@ -61,3 +61,31 @@ func TestPromptsAreNoticedWheneverTheyCome(t *testing.T) {
 	}
 	r.control("/cancel")
 }
+
+// Who leaves the shell talks to Butler again, also while a program in it asks for a password.
+func TestAConversationThatLeftAnswersNoPrompt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, impatient)
+	announced := make(chan *butlerv1.ShellPrompt, 16)
+	stop, err := r.bus.Listen(sealed.Changed, func(data []byte) {
+		m := &butlerv1.ShellPrompt{}
+		if chat.Decode(data, m) == nil {
+			announced <- m
+		}
+	})
+	require.NoError(t, err)
+	defer stop()
+	req := r.granted(`read -rs P`)
+	_, err = r.Execute(r.ctx(), req)
+	require.NoError(t, err)
+	thread := req.GetWaiter().GetThread()
+	require.Equal(t, thread, (<-announced).GetConversationId())
+	off := func(conversation int64) {
+		_, err := r.Control(r.ctx(), &butlerv1.ControlRequest{Person: alice, Text: "/shell off", Attached: true, ConversationId: conversation})
+		require.NoError(t, err)
+	}
+	off(thread + 1) // another one
+	off(thread)
+	require.Zero(t, (<-announced).GetConversationId())
+	r.control("/cancel")
+}

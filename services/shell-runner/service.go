@@ -314,6 +314,15 @@ func (s *Service) seat(person int64) *seat {
 	return st
 }
 
+// detach notes that a conversation has left the shell: what is said there does not answer its prompts any more.
+func (st *seat) detach(thread int64) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.thread == thread {
+		st.thread = 0
+	}
+}
+
 // remember notes in which conversation, and language, the person last used the shell.
 func (st *seat) remember(thread int64, language string) {
 	st.mu.Lock()

@@ -900,9 +900,11 @@ type ControlRequest struct {
 	// The same when the call is repeated: keys are passed once.
 	Key string `protobuf:"bytes,5,opt,name=key,proto3" json:"key,omitempty"`
 	// Instead of the text, when it answers a password prompt.
-	Sealed        *SealedInput `protobuf:"bytes,6,opt,name=sealed,proto3" json:"sealed,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Sealed *SealedInput `protobuf:"bytes,6,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	// The conversation.
+	ConversationId int64 `protobuf:"varint,7,opt,name=conversation_id,json=conversationId,proto3" json:"conversation_id,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ControlRequest) Reset() {
@@ -975,6 +977,13 @@ func (x *ControlRequest) GetSealed() *SealedInput {
 		return x.Sealed
 	}
 	return nil
+}
+
+func (x *ControlRequest) GetConversationId() int64 {
+	if x != nil {
+		return x.ConversationId
+	}
+	return 0
 }
 
 // ControlResponse is what to answer.
@@ -1885,14 +1894,15 @@ const file_butler_v1_shell_proto_rawDesc = "" +
 	"\x06status\x18\x01 \x01(\tR\x06status\x123\n" +
 	"\aoutcome\x18\x02 \x01(\v2\x19.butler.v1.CommandOutcomeR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12+\n" +
-	"\x05shell\x18\x04 \x01(\v2\x15.butler.v1.ShellStateR\x05shell\"\xc8\x01\n" +
+	"\x05shell\x18\x04 \x01(\v2\x15.butler.v1.ShellStateR\x05shell\"\xf1\x01\n" +
 	"\x0eControlRequest\x12(\n" +
 	"\x06person\x18\x01 \x01(\v2\x10.butler.v1.ActorR\x06person\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1a\n" +
 	"\blanguage\x18\x03 \x01(\tR\blanguage\x12\x1a\n" +
 	"\battached\x18\x04 \x01(\bR\battached\x12\x10\n" +
 	"\x03key\x18\x05 \x01(\tR\x03key\x12.\n" +
-	"\x06sealed\x18\x06 \x01(\v2\x16.butler.v1.SealedInputR\x06sealed\"j\n" +
+	"\x06sealed\x18\x06 \x01(\v2\x16.butler.v1.SealedInputR\x06sealed\x12'\n" +
+	"\x0fconversation_id\x18\a \x01(\x03R\x0econversationId\"j\n" +
 	"\x0fControlResponse\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12+\n" +
 	"\x05shell\x18\x02 \x01(\v2\x15.butler.v1.ShellStateR\x05shell\x12\x16\n" +
