@@ -99,7 +99,7 @@ func (s *Service) actOnReport(ctx context.Context, ev bus.Stored) error {
 			}
 			return s.drop(ctx, ev, "the task is over: "+t.GetStatus())
 		}
-		later, err := s.laterAttempt(ctx, ref, attempt, ev.Seq)
+		later, err := s.laterAttempt(ctx, ref, attempt, int(t.GetMaxAttempts()), ev.Seq)
 		if err != nil {
 			return err
 		}
@@ -163,25 +163,23 @@ func verdict(t *butlerv1.Task, attempt int, r *butlerv1.TaskReport) (status stri
 }
 
 // laterAttempt gives the number of an attempt that is newer than the one given and reported before the sequence given; 0
-// when there is none.
-func (s *Service) laterAttempt(ctx context.Context, ref task.Ref, attempt int, before uint64) (int, error) {
-	newest, found, err := s.bus.Last(ctx, bus.ReportStream, ref.AnyReport())
-	if err != nil || !found {
-		return 0, err
-	}
-	if _, n, err := task.ParseReport(newest.Subject); newest.Seq <= before && (err != nil || n <= attempt) {
-		return 0, nil //nolint:nilerr // the usual case
-	}
-	events, err := s.bus.Load(ctx, bus.ReportStream, ref.AnyReport(), 0, 0)
-	if err != nil {
-		return 0, err
-	}
-	for _, ev := range events {
-		if ev.Seq >= before {
-			break
-		}
-		if _, n, err := task.ParseReport(ev.Subject); err == nil && ev.Type == task.TypeReport && n > attempt {
-			return n, nil
+// when there is none. most is how many attempts the task may have.
+func (s *Service) laterAttempt(ctx context.Context, ref task.Ref, attempt, most int, before uint64) (int, error) {
+	for n := attempt + 1; n <= most+1; n++ { // one more: it tells that the last was lost
+		after := uint64(0)
+		for {
+			events, err := s.bus.Load(ctx, bus.ReportStream, ref.Report(n), after, 8)
+			if err != nil {
+				return 0, err
+			}
+			for _, ev := range events {
+				if after = ev.Seq; ev.Seq < before && ev.Type == task.TypeReport {
+					return n, nil
+				}
+			}
+			if len(events) < 8 || after >= before {
+				break
+			}
 		}
 	}
 	return 0, nil

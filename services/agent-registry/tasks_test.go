@@ -320,6 +320,7 @@ func TestReportsThatAreNotBelieved(t *testing.T) {
 	other.say("t1", 1, result("foreign")) // the other has no such task
 	h.say("t1", 2, &butlerv1.TaskReport{Kind: task.Claim})
 	h.say("t1", 1, result("late"))
+	require.Contains(t, r.dropped(t, 2), "attempt 1 was lost", "also while it is the newest")
 	h.raw(task.Ref{Agent: h.id, ID: "t1"}.Report(2), "butler.task.changed", []byte(`{"kind":"result"}`)) // another type
 	h.raw(task.Ref{Agent: h.id, ID: "t1"}.Report(2), task.TypeReport, []byte(`{"kind":`))                // cut off
 	h.raw(fmt.Sprintf("butler.report.%d.t1.007", h.id), task.TypeReport, []byte(`{"kind":"result"}`))    // no attempt
