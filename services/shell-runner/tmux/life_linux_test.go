@@ -264,8 +264,7 @@ func TestOurClientIsKilled(t *testing.T) {
 	gen := s.Generation()
 	run(t, s, "x=kept")
 	old := s.control()
-	said, err := exec.Command("tmux", "-S", s.Socket(), "detach-client", "-s", s.Name()).CombinedOutput()
-	require.NoError(t, err, "%s", said)
+	waitFor(t, func() bool { return exec.Command("tmux", "-S", s.Socket(), "detach-client", "-s", s.Name()).Run() == nil })
 	<-old.closed
 	require.NoError(t, s.until(within(t), func() bool { return s.ctl != old }))
 	out, _ := run(t, s, "echo $x")
@@ -290,7 +289,7 @@ func TestOurClientIsKilled(t *testing.T) {
 	out, _ = run(t, s, "echo seen")
 	require.Equal(t, "seen\n", out)
 	// Copy mode takes the keys.
-	said, err = exec.Command("tmux", "-S", s.Socket(), "copy-mode", "-t", pane).CombinedOutput()
+	said, err := exec.Command("tmux", "-S", s.Socket(), "copy-mode", "-t", pane).CombinedOutput()
 	require.NoError(t, err, "%s", said)
 	out, _ = run(t, s, "echo third")
 	require.Equal(t, "third\n", out)
