@@ -170,7 +170,6 @@ func waitFor(t testing.TB, ok func() bool) {
 	}
 }
 
-// A process that ended between writing its intent and sending the command: nobody knows, and it is not sent.
 // A data folder that was copied, to try a backup for instance, leaves the shells of the original alone.
 func TestACopyTakesNoShells(t *testing.T) {
 	t.Parallel()
@@ -205,6 +204,7 @@ func copiedRecord(t *testing.T, dir string) bool {
 	return copied(dir, rec)
 }
 
+// A process that ended between writing its intent and sending the command: nobody knows, and it is not sent.
 func TestACommandThatWasNeverSentIsUnknown(t *testing.T) {
 	t.Parallel()
 	dir := folder(t)
@@ -264,8 +264,17 @@ func TestOurClientIsKilled(t *testing.T) {
 	gen := s.Generation()
 	run(t, s, "x=kept")
 	old := s.control()
-	waitFor(t, func() bool { return exec.Command("tmux", "-S", s.Socket(), "detach-client", "-s", s.Name()).Run() == nil })
-	<-old.closed
+	waitFor(t, func() bool { // its commands are carried out before it is attached
+		clients, err := exec.Command("tmux", "-S", s.Socket(), "list-clients", "-t", s.Name()).Output()
+		return err == nil && len(clients) > 0
+	})
+	said, err := exec.Command("tmux", "-S", s.Socket(), "detach-client", "-s", s.Name()).CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	select {
+	case <-old.closed:
+	case <-within(t).Done():
+		t.Fatal("our client is still there")
+	}
 	require.NoError(t, s.until(within(t), func() bool { return s.ctl != old }))
 	out, _ := run(t, s, "echo $x")
 	require.Equal(t, "kept\n", out)
@@ -289,7 +298,7 @@ func TestOurClientIsKilled(t *testing.T) {
 	out, _ = run(t, s, "echo seen")
 	require.Equal(t, "seen\n", out)
 	// Copy mode takes the keys.
-	said, err := exec.Command("tmux", "-S", s.Socket(), "copy-mode", "-t", pane).CombinedOutput()
+	said, err = exec.Command("tmux", "-S", s.Socket(), "copy-mode", "-t", pane).CombinedOutput()
 	require.NoError(t, err, "%s", said)
 	out, _ = run(t, s, "echo third")
 	require.Equal(t, "third\n", out)
