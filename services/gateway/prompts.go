@@ -99,8 +99,9 @@ func (p *prompts) newest(person, conversation int64) *butlerv1.ShellPrompt {
 	return nil
 }
 
-// command is how a message begins that is for Butler also while a program asks for a password: /cancel, /key C-c.
-var command = regexp.MustCompile(`^\s*/[a-z-]+(\s|$)`)
+// command is how a message begins that is for Butler also while a program asks for a password: /cancel, /key C-c. Any other
+// word with a slash may be a password.
+var command = regexp.MustCompile(`^\s*/(shell|interactive|nl|force-nl|key|kill|screen|pwd|cancel|jobs|help)(\s|$)`)
 
 // seal gives a message sealed when it answers a prompt, nil when it does not.
 func (p *prompts) seal(person, conversation int64, text string) (*butlerv1.SealedInput, error) {

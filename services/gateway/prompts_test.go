@@ -34,6 +34,7 @@ func TestWhatAnswersAPasswordPromptIsSealed(t *testing.T) {
 	require.Equal(t, "hunter2", text)
 	require.NotNil(t, of(7, 3, "again, since the first was wrong"))
 	require.NotNil(t, of(7, 3, "/Etc/secret"))
+	require.NotNil(t, of(7, 3, "/hunter"))
 	require.NotNil(t, of(7, 3, "yes"), "a bare word may be a password")
 	for _, plain := range []string{"/cancel", " /key C-c", "approve K7QF", "确认 K7QF"} {
 		require.Nil(t, of(7, 3, plain), plain)
