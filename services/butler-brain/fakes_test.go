@@ -458,16 +458,20 @@ func (r *rig) signal(w *butlerv1.Waiter, value string) {
 // notices gives the text of all notices on a stream.
 func (r *rig) notices(s chat.Session, stream string) string {
 	r.t.Helper()
-	events, err := r.bus.Load(r.ctx, bus.DeltaStream, s.Delta(), 0, 0)
-	require.NoError(r.t, err)
 	var b strings.Builder
-	for _, ev := range events {
-		var d butlerv1.ChatDelta
-		require.NoError(r.t, chat.Decode(ev.Data, &d))
-		if d.StreamId == stream && d.Index == 0 {
-			b.WriteString(d.Text)
+	require.Eventually(r.t, func() bool { // they are sent without waiting
+		events, err := r.bus.Load(r.ctx, bus.DeltaStream, s.Delta(), 0, 0)
+		require.NoError(r.t, err)
+		b.Reset()
+		for _, ev := range events {
+			var d butlerv1.ChatDelta
+			require.NoError(r.t, chat.Decode(ev.Data, &d))
+			if d.StreamId == stream && d.Index == 0 {
+				b.WriteString(d.Text)
+			}
 		}
-	}
+		return b.Len() > 0
+	}, 20*time.Second, 2*time.Millisecond, "a notice")
 	return b.String()
 }
 
