@@ -316,7 +316,8 @@ func (f *Feed) finish(a *asking) {
 	close(a.done)
 }
 
-// write sends a frame; an error is of no concern, since the reader then finds the connection broken.
+// write sends a frame; an error is of no concern, since the reader then finds the connection broken. It does not end with
+// ctx: a frame that is broken off breaks the connection, which is that of other questions too.
 func (f *Feed) write(ctx context.Context, frame any) {
 	f.mu.Lock()
 	conn := f.conn
@@ -328,7 +329,7 @@ func (f *Feed) write(ctx context.Context, frame any) {
 	if err != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pingTimeout)
 	defer cancel()
 	if conn.Write(ctx, websocket.MessageText, data) != nil {
 		_ = conn.CloseNow()
