@@ -113,6 +113,7 @@ func TestForeignIDs(t *testing.T) {
 	}
 	// Over the socket.
 	s := up.connect(stranger)
+	s.until(10*time.Second, "the greeting", func() bool { return len(s.frames) > 0 })
 	for _, frame := range []string{
 		`{"type":"CHAT","local_id":"foreign","target_id":2,"conversation_id":%d,"payload":"let me in"}`,
 		`{"type":"STOP","local_id":"foreign","conversation_id":%d}`,
