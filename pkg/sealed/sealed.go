@@ -7,8 +7,11 @@ package sealed
 import (
 	"crypto/rand"
 	"errors"
+	"regexp"
 
 	"golang.org/x/crypto/nacl/box"
+
+	"github.com/butlerhub/butler/pkg/approval"
 )
 
 // Text stands in the log in the place of what was sealed.
@@ -21,6 +24,17 @@ const (
 	// Asked asks every shell-runner to announce its prompts again.
 	Asked = "butler.prompt.asked"
 )
+
+// command is how a message begins that people send while a program asks: /cancel, /key C-c. Any other word with a slash may
+// be a password.
+var command = regexp.MustCompile(`^\s*/(shell|interactive|nl|force-nl|key|kill|screen|pwd|cancel|jobs|help)(\s|$)`)
+
+// ForButler says whether a message is for Butler although a program in the shell asks for a password: a slash word of the
+// shell, or a decision that names its request. All else may be the password.
+func ForButler(text string) bool {
+	said, ok := approval.ParseDecision(text)
+	return command.MatchString(text) || ok && said.Code != ""
+}
 
 // Key opens what was sealed for it. It must not be stored.
 type Key struct{ public, private *[32]byte }

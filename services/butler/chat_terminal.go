@@ -6,16 +6,15 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
 	"golang.org/x/term"
 
-	"github.com/butlerhub/butler/pkg/approval"
 	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
+	"github.com/butlerhub/butler/pkg/sealed"
 	"github.com/butlerhub/butler/services/butler/client"
 	"github.com/butlerhub/butler/services/butler/terminal"
 )
@@ -250,9 +249,6 @@ func (c *conversation) ended(answer client.Answer, err error) {
 	}
 }
 
-// slashWord is how a message begins that is for Butler also while a program asks for a password, as the gateway sees it.
-var slashWord = regexp.MustCompile(`^\s*/[a-z-]+(\s|$)`)
-
 // kept says whether a message belongs in the history. What answers a prompt does not, and which program asks for what is not
 // known here. So while any answer is awaited only what is for Butler itself is kept: a slash word or a decision. And never
 // what the log has in another form than it was entered, which is how the gateway writes an answer to a password prompt, also
@@ -261,9 +257,5 @@ func kept(text, written string, busy bool) bool {
 	if strings.TrimSpace(text) != strings.TrimSpace(written) {
 		return false
 	}
-	if !busy || slashWord.MatchString(text) {
-		return true
-	}
-	said, ok := approval.ParseDecision(text)
-	return ok && said.Code != ""
+	return !busy || sealed.ForButler(text)
 }

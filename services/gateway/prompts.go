@@ -3,12 +3,10 @@ package gateway
 import (
 	"bytes"
 	"context"
-	"regexp"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/butlerhub/butler/pkg/approval"
 	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
 	"github.com/butlerhub/butler/pkg/sealed"
@@ -65,6 +63,9 @@ func (s *Service) runPrompts(ctx context.Context) error {
 func (p *prompts) heard(m *butlerv1.ShellPrompt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.all >= maxPrompts {
+		p.forgetOld()
+	}
 	list := p.by[m.GetPersonId()]
 	for i, was := range list {
 		if was.GetHost() != m.GetHost() {
@@ -87,6 +88,19 @@ func (p *prompts) heard(m *butlerv1.ShellPrompt) {
 	}
 }
 
+// forgetOld forgets prompts of shell-runners that went without a word. p.mu is held.
+func (p *prompts) forgetOld() {
+	now := p.now()
+	p.all = 0
+	for person, list := range p.by {
+		list = slices.DeleteFunc(list, func(m *butlerv1.ShellPrompt) bool { return !now.Before(m.GetUntil().AsTime()) })
+		if p.by[person] = list; len(list) == 0 {
+			delete(p.by, person)
+		}
+		p.all += len(list)
+	}
+}
+
 // newest gives the prompt of a conversation that began last, nil when there is none.
 func (p *prompts) newest(person, conversation int64) *butlerv1.ShellPrompt {
 	p.mu.Lock()
@@ -99,17 +113,10 @@ func (p *prompts) newest(person, conversation int64) *butlerv1.ShellPrompt {
 	return nil
 }
 
-// command is how a message begins that is for Butler also while a program asks for a password: /cancel, /key C-c. Any other
-// word with a slash may be a password.
-var command = regexp.MustCompile(`^\s*/(shell|interactive|nl|force-nl|key|kill|screen|pwd|cancel|jobs|help)(\s|$)`)
-
 // seal gives a message sealed when it answers a prompt, nil when it does not.
 func (p *prompts) seal(person, conversation int64, text string) (*butlerv1.SealedInput, error) {
 	m := p.newest(person, conversation)
-	if m == nil || command.MatchString(text) {
-		return nil, nil
-	}
-	if said, ok := approval.ParseDecision(text); ok && said.Code != "" {
+	if m == nil || sealed.ForButler(text) {
 		return nil, nil
 	}
 	box, err := sealed.Seal(text, m.GetKey())

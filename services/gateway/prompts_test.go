@@ -64,6 +64,28 @@ func TestWhatAnswersAPasswordPromptIsSealed(t *testing.T) {
 	require.Error(t, err, "rather not written at all")
 }
 
+// Prompts of shell-runners that went without a word do not fill the place of others.
+func TestOldPromptsMakeRoom(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	p := newPrompts(func() time.Time { return now })
+	key, err := sealed.NewKey()
+	require.NoError(t, err)
+	hear := func(person int64) {
+		p.heard(&butlerv1.ShellPrompt{PersonId: person, ConversationId: 1, Host: "web", Key: key.Public(), Until: timestamppb.New(now.Add(time.Minute))})
+	}
+	for person := range int64(maxPrompts + 1) {
+		hear(person + 1)
+	}
+	require.Equal(t, maxPrompts, p.all)
+	require.Nil(t, p.newest(maxPrompts+1, 1))
+	now = now.Add(time.Hour)
+	hear(maxPrompts + 1)
+	require.NotNil(t, p.newest(maxPrompts+1, 1))
+	require.Equal(t, 1, p.all)
+	require.Len(t, p.by, 1)
+}
+
 // The log and the person's devices have dots; the same message sent again is the same message.
 func TestSealedMessagesOnTheWebSocket(t *testing.T) {
 	t.Parallel()

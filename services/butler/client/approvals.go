@@ -191,24 +191,13 @@ type AuditCheck struct {
 // VerifyAudit has the audit chain checked and tells each line as it comes; for admins. It returns nil when the check came
 // to its end, whatever it found.
 func (c *Client) VerifyAudit(ctx context.Context, tell func(line AuditCheck, raw json.RawMessage)) error {
-	target := *c.base
-	target.Path += "/api/audit/verify"
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
+	body, err := c.stream(ctx, "/api/audit/verify")
 	if err != nil {
 		return err
 	}
-	c.identify(req.Header)
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return c.unreachable(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	lines := bufio.NewScanner(resp.Body)
+	defer func() { _ = body.Close() }()
+	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, 1<<20)
-	if resp.StatusCode != http.StatusOK {
-		lines.Scan()
-		return c.refusal(resp, lines.Bytes())
-	}
 	for lines.Scan() {
 		var line struct {
 			AuditCheck

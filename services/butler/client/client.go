@@ -158,6 +158,25 @@ func (c *Client) exchange(ctx context.Context, method, path string, query url.Va
 	return resp.Header, nil
 }
 
+// stream gets what is read as it comes; the caller closes it.
+func (c *Client) stream(ctx context.Context, path ...string) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.JoinPath(path...).String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	c.identify(req.Header)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.unreachable(err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		defer func() { _ = resp.Body.Close() }()
+		data, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20)) // a proxy's page has no sentence anyway
+		return nil, c.refusal(resp, data)
+	}
+	return resp.Body, nil
+}
+
 func (c *Client) notButler(err error) error {
 	return fault.Wrap(err, fault.Internal, c.say("%s gave an answer that is not Butler's; is it the right address?", "%s 的回答不是 Butler 的，地址是否正确？"), c.Server())
 }

@@ -96,22 +96,12 @@ func (c *Client) Commands(ctx context.Context, f CommandFilter) (Page[Command], 
 // CommandOutput writes all that a command printed to w, as it comes. An error after some was written says that it is not
 // all.
 func (c *Client) CommandOutput(ctx context.Context, actionID string, w io.Writer) error {
-	target := c.base.JoinPath("/api/shell/commands", url.PathEscape(actionID), "output")
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
+	body, err := c.stream(ctx, "/api/shell/commands", url.PathEscape(actionID), "output")
 	if err != nil {
 		return err
 	}
-	c.identify(req.Header)
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return c.unreachable(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		data, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20)) // a proxy's page has no sentence anyway
-		return c.refusal(resp, data)
-	}
-	in := &reading{from: resp.Body}
+	defer func() { _ = body.Close() }()
+	in := &reading{from: body}
 	_, err = io.Copy(w, in)
 	if in.err != nil && ctx.Err() == nil {
 		return fault.Wrap(in.err, fault.Unavailable, "%s broke off: this is not all of the output; ask again", c.Server())
