@@ -17,7 +17,6 @@ import (
 
 	"github.com/butlerhub/butler/pkg/approval"
 	"github.com/butlerhub/butler/pkg/bus"
-	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/fault"
 	"github.com/butlerhub/butler/pkg/sealed"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
@@ -290,15 +289,7 @@ func TestPasswordsLeaveNoTrace(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	const secret = "open-sesame-4711"
-	announced := make(chan *butlerv1.ShellPrompt, 16)
-	stop, err := r.bus.Listen(sealed.Changed, func(data []byte) {
-		m := &butlerv1.ShellPrompt{}
-		if chat.Decode(data, m) == nil {
-			announced <- m
-		}
-	})
-	require.NoError(t, err)
-	defer stop()
+	announced := r.prompts()
 	for i, command := range []string{
 		`read -rs -p "Password: " P; echo "length ${#P}"`,
 		`python3 -c 'import getpass; print("length", len(getpass.getpass()))'`,
@@ -344,7 +335,7 @@ func TestPasswordsLeaveNoTrace(t *testing.T) {
 	}
 	// Where no gateway heard of the prompt, the text comes as it is.
 	req := r.granted(`read -rs -p "Password: " P; echo "length ${#P}"`)
-	_, err = r.Execute(r.ctx(), req)
+	_, err := r.Execute(r.ctx(), req)
 	require.NoError(t, err)
 	key := (<-announced).GetKey()
 	require.NoError(t, r.bus.Notify(sealed.Asked, []byte("{}")))

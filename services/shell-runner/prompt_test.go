@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/butlerhub/butler/pkg/approval"
-	"github.com/butlerhub/butler/pkg/chat"
 	"github.com/butlerhub/butler/pkg/sealed"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 )
@@ -20,15 +19,7 @@ func TestPromptsAreNoticedWheneverTheyCome(t *testing.T) {
 	t.Parallel()
 	const secret = "sesame-4711"
 	r := newRig(t, impatient)
-	announced := make(chan *butlerv1.ShellPrompt, 16)
-	stop, err := r.bus.Listen(sealed.Changed, func(data []byte) {
-		m := &butlerv1.ShellPrompt{}
-		if chat.Decode(data, m) == nil {
-			announced <- m
-		}
-	})
-	require.NoError(t, err)
-	defer stop()
+	announced := r.prompts()
 	req := r.granted(`sleep 1; timeout --foreground 3 python3 -c 'import getpass; getpass.getpass()'; true`)
 	resp, err := r.Execute(r.ctx(), req)
 	require.NoError(t, err)
@@ -66,17 +57,9 @@ func TestPromptsAreNoticedWheneverTheyCome(t *testing.T) {
 func TestAConversationThatLeftAnswersNoPrompt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, impatient)
-	announced := make(chan *butlerv1.ShellPrompt, 16)
-	stop, err := r.bus.Listen(sealed.Changed, func(data []byte) {
-		m := &butlerv1.ShellPrompt{}
-		if chat.Decode(data, m) == nil {
-			announced <- m
-		}
-	})
-	require.NoError(t, err)
-	defer stop()
+	announced := r.prompts()
 	req := r.granted(`read -rs P`)
-	_, err = r.Execute(r.ctx(), req)
+	_, err := r.Execute(r.ctx(), req)
 	require.NoError(t, err)
 	thread := req.GetWaiter().GetThread()
 	require.Equal(t, thread, (<-announced).GetConversationId())

@@ -20,6 +20,7 @@ import (
 	"github.com/butlerhub/butler/pkg/bus"
 	"github.com/butlerhub/butler/pkg/bus/bustest"
 	"github.com/butlerhub/butler/pkg/chat"
+	"github.com/butlerhub/butler/pkg/sealed"
 	"github.com/butlerhub/butler/pkg/storage"
 	butlerv1 "github.com/butlerhub/butler/proto/butler/v1"
 	"github.com/butlerhub/butler/services/shell-runner/tmux"
@@ -237,4 +238,19 @@ func (r *rig) use(id string) *butlerv1.ApprovalUse {
 	var u butlerv1.ApprovalUse
 	require.NoError(r.t, chat.Decode(ev.Data, &u))
 	return &u
+}
+
+// prompts gives the password prompts that are announced from now on.
+func (r *rig) prompts() <-chan *butlerv1.ShellPrompt {
+	r.t.Helper()
+	announced := make(chan *butlerv1.ShellPrompt, 16)
+	stop, err := r.bus.Listen(sealed.Changed, func(data []byte) {
+		m := &butlerv1.ShellPrompt{}
+		if chat.Decode(data, m) == nil {
+			announced <- m
+		}
+	})
+	require.NoError(r.t, err)
+	r.t.Cleanup(stop)
+	return announced
 }
