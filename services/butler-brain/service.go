@@ -2,7 +2,7 @@
 // its tools, streams what it says and ends each message's turn with exactly one answer.
 //
 // How it works, from the outside in:
-//   - sessions.go: what wakes which session on this replica, and one turn of a session at a time;
+//   - sessions.go, worker.go: what wakes which session on this replica, and one turn of a session at a time;
 //   - history.go: what a session has said so far, read from the log;
 //   - remembered.go: its summary and what is pinned in it; pins.go: messages that pin, forget and compact;
 //   - turn.go: the program of one turn, run on the journal (pkg/journal), so that any replica can go on with it;
